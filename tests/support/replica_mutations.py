@@ -56,8 +56,8 @@ def no_truncation(patch: Patching) -> None:
 
 
 def divergence_unchecked(patch: Patching) -> None:
-    def check(term: Leadership, log: Any, **fetch: int) -> Any:
-        return original(term, log, **{**fetch, "last_fetched_epoch": -1})
+    def check(term: Leadership, **fetch: int) -> Any:
+        return original(term, **{**fetch, "last_fetched_epoch": -1})
 
     original = Leadership.check_fetch
     patch.setattr(Leadership, "check_fetch", check)
@@ -112,8 +112,8 @@ def unknown_outcome_is_failure(patch: Patching) -> None:
 
 
 def diverging_fetch_counts(patch: Patching) -> None:
-    def check(term: Leadership, log: Any, **fetch: int) -> Any:
-        diverging = original(term, log, **fetch)
+    def check(term: Leadership, **fetch: int) -> Any:
+        diverging = original(term, **fetch)
         if diverging is not None:
             for follower in term._followers.values():
                 if follower.log_end < fetch["offset"]:

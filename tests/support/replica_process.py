@@ -15,6 +15,18 @@ from support.logs import open_log
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150)
 
 
+class LeaderLog:
+    """A log that needs no sync, as its term uses it."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.advance_high_watermark = log.advance_high_watermark
+
+    @property
+    def stored_end(self) -> int:
+        return self.log.log_end_offset
+
+
 @dataclass
 class Process:
     """One broker's process, and its disk, which outlives it."""

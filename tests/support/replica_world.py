@@ -30,7 +30,7 @@ from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.logs import NOW, append_as_follower, batch, delete_old_segments, of_producer, restart_at
 from support.replica_invariants import InvariantError, Key, Ledger, batches, check_equal, check_offsets, last_key
-from support.replica_process import Process
+from support.replica_process import LeaderLog, Process
 
 BROKERS = (1, 2, 3)
 MIN_ISR = 2
@@ -190,15 +190,13 @@ class ReplicaWorld:
             process.number,
             BROKERS,
             state,
-            log_start=log.log_start_offset,
-            log_end=log.log_end_offset,
-            high_watermark=log.high_watermark,
+            LeaderLog(log),
             min_insync_replicas=MIN_ISR,
             max_lag_ms=MAX_LAG_MS,
             live=live,
             now_ms=self.now,
-            advanced=log.advance_high_watermark,
         )
+        process.term.appended()
         process.writing = False
         self.watch(process)
 
@@ -220,7 +218,7 @@ class ReplicaWorld:
         self.ledger.note(log)
         last = log.log_end_offset - 1
         key = last_key(log)
-        term.appended(log.log_end_offset)
+        term.appended()
         if acks_all:
             wait = term.waits.add(last, partial(self.finished, key, last))
             if self.rng.random() < 0.05:
@@ -255,7 +253,7 @@ class ReplicaWorld:
             log = process.open_log
             log.advance_log_start(self.rng.randint(log.log_start_offset, log.high_watermark - 5))
             delete_old_segments(log)
-            process.term.deleted(log.log_start_offset)
+            process.term.deleted()
 
     # --- replicating ---
 
@@ -287,7 +285,6 @@ class ReplicaWorld:
             return Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
             diverging = term.check_fetch(
-                log,
                 current_leader_epoch=asked.leader_epoch,
                 offset=asked.offset,
                 last_fetched_epoch=asked.last_fetched_epoch,
@@ -299,7 +296,7 @@ class ReplicaWorld:
         except ProtocolError as error:
             return Fetched(error.code)
         self.watch(process)
-        return Fetched(records=bytes(records), high_watermark=term.high_watermark, log_start=log.log_start_offset)
+        return Fetched(records=bytes(records), high_watermark=log.high_watermark, log_start=log.log_start_offset)
 
     def receive(self, number: int, incarnation: int, asked: Fetch, leader: int, response: Fetched) -> None:
         process = self.processes[number]
@@ -379,7 +376,6 @@ class ReplicaWorld:
         """Check a leader after its high watermark may have advanced."""
         term, log = process.term, process.log
         if term is not None and log is not None:
-            assert log.high_watermark == term.high_watermark
             self.ledger.commit(log)
             self.ledger.expose(term.leader_epoch, term.exposed_high_watermark)
             check_offsets(log)

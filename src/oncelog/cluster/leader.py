@@ -93,6 +93,29 @@ class EpochLog(Protocol):
         """Return the largest epoch not above `epoch`, and its end offset; (-1, -1) if it is unknown."""
 
 
+class LeaderLog(EpochLog, Protocol):
+    """The log of a leader."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Return the high watermark. All records before it are committed."""
+
+
+class LeaderReplica(Protocol):
+    """What a term uses of its replica, which owns the offsets. The term only decides when they advance."""
+
+    @property
+    def log(self) -> LeaderLog:
+        """Return the log. It is always the same object."""
+
+    @property
+    def stored_end(self) -> int:
+        """Return the end of the records that the leader counts. Those after it must be synced first."""
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Set the log's high watermark, before the waits for it finish."""
+
+
 def end_offset_for_epoch(log: EpochLog, leader_epoch: int, epoch: int) -> tuple[int, int]:
     """Return the largest leader epoch not above `epoch`, and its end offset, or (-1, -1) if unknown (KIP-101).
 
@@ -106,29 +129,23 @@ def end_offset_for_epoch(log: EpochLog, leader_epoch: int, epoch: int) -> tuple[
     return log.end_offset_for_epoch(epoch)
 
 
-def _ignore(_high_watermark: int) -> None:
-    """Do nothing with a new high watermark."""
-
-
 class Leadership:
     """The leadership of one partition for one term, under one leader epoch."""
 
     __slots__ = (
-        "_advanced",
+        "_deleted_end",
         "_followers",
         "_live",
+        "_log",
         "_max_lag_ms",
         "_maximal",
         "_now_ms",
         "_pending",
-        "_stored_end",
+        "_replica",
         "_undecided",
         "broker",
         "epoch_start",
-        "high_watermark",
         "isr",
-        "log_end",
-        "log_start",
         "min_insync_replicas",
         "over",
         "replicas",
@@ -141,24 +158,18 @@ class Leadership:
         broker: int,
         replicas: Iterable[int],
         state: PartitionState,
+        replica: LeaderReplica,
         *,
-        log_start: int,
-        log_end: int,
-        high_watermark: int,
-        stored_end: int | None = None,
         min_insync_replicas: int = 1,
         max_lag_ms: int = 30_000,
         live: Mapping[int, int] | None = None,
         now_ms: int = 0,
-        advanced: Callable[[int], object] = _ignore,
         later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """Start leading under `state`. `high_watermark` is the checkpointed one, limited to `log_end`.
+        """Start leading under `state`. Then call `appended`: the log may have records that can be committed at once.
 
-        For `stored_end`, see `appended`.
         `live` maps the brokers that may join the ISR to their broker epochs. Exclude those that stop or lack records.
         A member that is not in it leaves the ISR. If it is empty, the live brokers are unknown.
-        `advanced` gets each new high watermark before the waits for it finish. It sets the log's high watermark.
         For `later`, see `Waits`.
         """
         self.broker = broker
@@ -166,15 +177,14 @@ class Leadership:
         self.state = state
         self.isr = frozenset(state.isr)
         """The members that are known to be in the tree."""
-        self.log_start = log_start
-        self.log_end = log_end
-        self._stored_end = log_end if stored_end is None else stored_end
-        self.epoch_start = log_end
-        self.high_watermark = min(max(high_watermark, log_start), log_end)
+        self._replica = replica
+        self._log = log = replica.log
+        self.epoch_start = log.log_end_offset
+        self._deleted_end = log.log_start_offset
+        """The log start as DeleteRecords has moved it. A follower may join although it has what retention deleted."""
         self.min_insync_replicas = min(min_insync_replicas, len(self.replicas))
         """The effective minimum. It is never larger than the number of replicas, as in Kafka."""
         self.over = False
-        self._advanced = advanced
         self._max_lag_ms = max_lag_ms
         self._now_ms = now_ms
         self._live = dict(live or {})
@@ -184,19 +194,22 @@ class Leadership:
         self._followers = {
             other: Follower(other, now_ms if other in self.isr else NEVER) for other in self.replicas if other != broker
         }
-        self.waits = Waits(self.high_watermark, later)
+        self.waits = Waits(log.high_watermark, later)
         """For records that were appended in this term, or that were in the log at its start."""
-        self._advance()
 
     def __repr__(self) -> str:
-        return (
-            f"Leadership(leader {self.broker}, epoch {self.leader_epoch}, HW {self.high_watermark}, LEO {self.log_end})"
-        )
+        ends = f"HW {self.high_watermark}, LEO {self._log.log_end_offset}"
+        return f"Leadership(leader {self.broker}, epoch {self.leader_epoch}, {ends})"
 
     @property
     def leader_epoch(self) -> int:
         """Return the epoch of the term."""
         return self.state.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """Return the log's high watermark."""
+        return self._log.high_watermark
 
     @property
     def under_min_isr(self) -> bool:
@@ -220,33 +233,27 @@ class Leadership:
         """
         counted = self._maximal.union(self._live, self.state.elr)
         starts = [follower.log_start for follower in self._followers.values() if follower.broker in counted]
-        return min([self.log_start, *starts])
+        return min([self._deleted_end, *starts])
 
     # --- the log ---
 
-    def appended(self, log_end: int, stored_end: int | None = None) -> bool:
-        """Record that the leader's log ends at `log_end`. Return whether the high watermark advances.
-
-        With `stored_end`, the leader counts only the records before it, because the others must be synced first.
-        """
-        self.log_end = log_end
-        self._stored_end = log_end if stored_end is None else stored_end
+    def appended(self) -> bool:
+        """Count the records that were appended or synced. Return whether the high watermark advances."""
         return self._advance()
 
-    def deleted(self, log_start: int) -> None:
-        """Record that the leader's log starts at `log_start`."""
-        self.log_start = max(self.log_start, log_start)
+    def deleted(self) -> None:
+        """Record that DeleteRecords has moved the start of the leader's log."""
+        self._deleted_end = self._log.log_start_offset
 
     # --- followers ---
 
-    def check_fetch(
-        self, log: EpochLog, *, current_leader_epoch: int, offset: int, last_fetched_epoch: int
-    ) -> DivergingEpoch | None:
+    def check_fetch(self, *, current_leader_epoch: int, offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
         """Check a follower's fetch before the log is read. Return where the logs diverge, or None if they agree.
 
         Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE.
         """
         self._check_epoch(current_leader_epoch)
+        log = self._log
         if last_fetched_epoch >= 0:
             epoch, end = end_offset_for_epoch(log, self.leader_epoch, last_fetched_epoch)
             if epoch < 0 or end < 0:
@@ -294,7 +301,7 @@ class Leadership:
         """
         follower = self.check_follower(broker, broker_epoch)
         self._now_ms = max(self._now_ms, now_ms)
-        follower.fetched(offset, log_start, broker_epoch, self.log_end, now_ms)
+        follower.fetched(offset, log_start, broker_epoch, self._log.log_end_offset, now_ms)
         return self._advance()
 
     def follower(self, broker: int) -> Follower | None:
@@ -338,7 +345,7 @@ class Leadership:
         return follower is None or not self._keeps_up(follower) or (bool(self._live) and member not in self._live)
 
     def _keeps_up(self, follower: Follower) -> bool:
-        return follower.log_end == self.log_end or self._now_ms - follower.caught_up_ms <= self._max_lag_ms
+        return follower.log_end == self._log.log_end_offset or self._now_ms - follower.caught_up_ms <= self._max_lag_ms
 
     def _is_eligible(self, follower: Follower) -> bool:
         return self._live.get(follower.broker, NEVER) == follower.broker_epoch
@@ -357,7 +364,7 @@ class Leadership:
             and self._is_eligible(follower)
             and self._now_ms - follower.fetched_ms <= self._max_lag_ms
             and follower.log_end >= max(self.high_watermark, self.epoch_start)
-            and follower.log_start >= self.log_start
+            and follower.log_start >= self._deleted_end
             and self._keeps_up(follower)
         )
 
@@ -410,18 +417,18 @@ class Leadership:
         It stops until the ELR is empty, even if `min.insync.replicas` was lowered, because its members must have all
         committed records.
         """
-        target = self._stored_end
-        if target <= self.high_watermark or self.over or len(self.isr) < self.min_insync_replicas or self.state.elr:
+        target = self._replica.stored_end
+        high_watermark = self._log.high_watermark
+        if target <= high_watermark or self.over or len(self.isr) < self.min_insync_replicas or self.state.elr:
             return False
         for broker, follower in self._followers.items():
             if follower.log_end < target and (
                 broker in self._maximal or (self._is_eligible(follower) and self._keeps_up(follower))
             ):
                 target = follower.log_end
-        if target <= self.high_watermark:
+        if target <= high_watermark:
             return False
-        self.high_watermark = target
-        self._advanced(target)
+        self._replica.advance_high_watermark(target)
         self.waits.commit(target)
         return True
 

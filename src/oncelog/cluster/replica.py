@@ -130,21 +130,16 @@ class Replica:
     ) -> Leadership:
         """Begin a term as leader under `state`. For the arguments, see `Leadership`."""
         self.end_term()
-        log = self.log
-        log.void_verifications()  # a request of the former term may have started one after its end
+        self.log.void_verifications()  # a request of the former term may have started one after its end
         term = Leadership(
             broker,
             replicas,
             state,
-            log_start=log.log_start_offset,
-            log_end=log.log_end_offset,
-            high_watermark=log.high_watermark,
-            stored_end=log.high_watermark,
+            self,
             min_insync_replicas=min_insync_replicas,
             max_lag_ms=max_lag_ms,
             live=live,
             now_ms=now_ms,
-            advanced=self._advanced,
             later=self._later,
         )
         self.term = term
@@ -399,12 +394,12 @@ class Replica:
                 self.stored_end = self.synced_offset
                 flush.now(self)
         term = self.term
-        if (term is None or not term.appended(end, self.stored_end)) and self._watchers:
+        if (term is None or not term.appended()) and self._watchers:
             self.wake()
         self._stored_waits.commit(self.stored_end)
 
-    def _advanced(self, high_watermark: int) -> None:
-        """Apply a new high watermark of the term, before its waits finish."""
-        self.log.advance_high_watermark(high_watermark)
+    def advance_high_watermark(self, offset: int) -> None:
+        """Set the high watermark of a leader, as its term wants it."""
+        self.log.advance_high_watermark(offset)
         if self._watchers:
             self.wake()

@@ -13,6 +13,7 @@ from oncelog.log.log import Log
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import BatchHeader, iter_batches
 from support.logs import NOW, append, append_as_follower, batch, new_log
+from support.replica_process import LeaderLog
 
 
 def log_of(epochs: list[int]) -> Log:
@@ -106,16 +107,13 @@ def test_logs_agree_in_the_end_and_the_common_records_stay(
     shared: list[int], leaders: list[int], own: list[int]
 ) -> None:
     leader, follower = log_of(epochs_of(shared, leaders)), log_of(epochs_of(shared, own))
-    term = Leadership(
-        1, (1, 2), PartitionState(1, 99, (1, 2), 0), log_start=0, log_end=leader.log_end_offset, high_watermark=0
-    )
+    term = Leadership(1, (1, 2), PartitionState(1, 99, (1, 2)), LeaderLog(leader))
     append(leader, batch(), leader_epoch=99)
     machine = Following(1, 99, follower)
     for _ in range(20):
         fetch = machine.next_fetch(0)
         assert fetch is not None
         diverging = term.check_fetch(
-            leader,
             current_leader_epoch=99,
             offset=fetch.offset,
             last_fetched_epoch=fetch.last_fetched_epoch,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,23 +19,55 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 LAG = 100
 
 
+@dataclass
+class Ends:
+    """A log and its replica. Epoch 1 is at 0..4, epoch 3 at 4..10."""
+
+    log_end_offset: int = 10
+    high_watermark: int = 0
+    log_start_offset: int = 0
+    synced_end: int | None = None
+    leader_epoch: int = 3
+
+    @property
+    def log(self) -> Ends:
+        return self
+
+    @property
+    def stored_end(self) -> int:
+        return self.log_end_offset if self.synced_end is None else self.synced_end
+
+    def advance_high_watermark(self, offset: int) -> None:
+        self.high_watermark = offset
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return {0: (0, 0), 1: (1, 4), 2: (1, 4), 3: (3, 10)}.get(epoch, (-1, -1))
+
+
 def new_term(
-    isr: tuple[int, ...] = (1, 2, 3), log_end: int = 10, high_watermark: int = 0, **options: Any
+    isr: tuple[int, ...] = (1, 2, 3), high_watermark: int = 0, ends: Ends | None = None, **options: Any
 ) -> Leadership:
-    return Leadership(
+    term = Leadership(
         1,
         options.pop("replicas", (1, 2, 3)),
         PartitionState(1, 5, isr, 7),
-        **{
-            "log_start": 0,
-            "log_end": log_end,
-            "high_watermark": high_watermark,
-            "min_insync_replicas": 2,
-            "max_lag_ms": LAG,
-            "live": {1: 0, 2: 0, 3: 0},
-            **options,
-        },
+        ends or Ends(high_watermark=high_watermark),
+        **{"min_insync_replicas": 2, "max_lag_ms": LAG, "live": {1: 0, 2: 0, 3: 0}, **options},
     )
+    term.appended()
+    return term
+
+
+def append(term: Leadership, log_end: int) -> bool:
+    ends = cast(Ends, term._replica)
+    ends.log_end_offset = log_end
+    return term.appended()
+
+
+def delete(term: Leadership, log_start: int) -> None:
+    ends = cast(Ends, term._replica)
+    ends.log_start_offset = log_start
+    term.deleted()
 
 
 def fetched(term: Leadership, broker: int, offset: int, now_ms: int = 0, epoch: int = 0) -> bool:
@@ -54,10 +86,16 @@ def code_of(call: Any) -> ErrorCode:
 def test_one_replica_commits_at_once() -> None:
     term = new_term((1,), replicas=(1,), min_insync_replicas=3)
     assert (term.high_watermark, term.exposed_high_watermark) == (10, 10)
-    assert new_term((1,), replicas=(1,), stored_end=4).high_watermark == 4
-    assert term.appended(12)
-    assert not term.appended(20, stored_end=12)
+    assert append(term, 12)
     assert term.high_watermark == 12
+
+
+def test_records_that_must_be_synced_first_are_not_committed() -> None:
+    ends = Ends(synced_end=4)
+    term = new_term((1,), replicas=(1,), ends=ends)
+    assert (term.high_watermark, append(term, 20)) == (4, False)
+    ends.synced_end = 12
+    assert (term.appended(), term.high_watermark) == (True, 12)
 
 
 def test_high_watermark_is_the_lowest_end_of_the_isr() -> None:
@@ -67,11 +105,6 @@ def test_high_watermark_is_the_lowest_end_of_the_isr() -> None:
     assert (term.high_watermark, term.exposed_high_watermark) == (8, None)
     assert fetched(term, 3, 10)
     assert term.exposed_high_watermark == 10
-
-
-@pytest.mark.parametrize(("checkpoint", "expected"), [(0, 0), (7, 7), (99, 10)])
-def test_restart_uses_the_checkpoint_up_to_the_log_end(checkpoint: int, expected: int) -> None:
-    assert new_term(high_watermark=checkpoint).high_watermark == expected
 
 
 def changed(term: Leadership) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -96,7 +129,7 @@ def test_high_watermark_stops_until_no_replica_is_eligible() -> None:
     """With a lower min.insync.replicas, the leader may commit alone, but eligible replicas would lack the records."""
     term = new_term((1, 2), live={1: 0})
     assert changed(term) == ((1,), (2,))
-    term.appended(20)
+    append(term, 20)
     term.min_insync_replicas = 1
     term.passed(0)
     assert term.high_watermark == 0
@@ -106,14 +139,14 @@ def test_high_watermark_stops_until_no_replica_is_eligible() -> None:
 
 def test_high_watermark_stops_under_min_isr() -> None:
     term = new_term((1,))
-    term.appended(20)
+    append(term, 20)
     assert (term.high_watermark, term.under_min_isr) == (0, True)
 
 
 def test_replica_that_keeps_up_counts_before_it_is_in_the_isr() -> None:
     term = new_term((1, 2), high_watermark=10)
     fetched(term, 3, 10, now_ms=5)
-    term.appended(12)
+    append(term, 12)
     assert not fetched(term, 2, 12, now_ms=6)
     assert not term.passed(5 + LAG)
     assert term.passed(6 + LAG)
@@ -123,7 +156,7 @@ def test_replica_that_keeps_up_counts_before_it_is_in_the_isr() -> None:
 def test_shutting_down_replica_outside_the_isr_does_not_count() -> None:
     term = new_term((1, 2), high_watermark=10)
     fetched(term, 3, 10)
-    term.appended(12)
+    append(term, 12)
     fetched(term, 2, 12)
     assert term.live_changed({1: 0, 2: 0}, 0)
 
@@ -150,7 +183,7 @@ def test_member_that_is_dead_or_shutting_down_leaves_at_once() -> None:
     term = new_term()
     fetched(term, 2, 10)
     fetched(term, 3, 10)
-    term.appended(12)
+    append(term, 12)
     fetched(term, 2, 12)
     assert not term.live_changed({1: 0, 2: 0}, 0)
     proposal = term.proposal()
@@ -182,7 +215,7 @@ def test_member_that_has_left_joins_again_only_after_a_fetch() -> None:
     fetched(term, 2, 10)
     fetched(term, 3, 10)
     fetched(term, 2, 10, now_ms=LAG)
-    term.appended(11)
+    append(term, 11)
     term.passed(LAG + 1)
     proposal = term.proposal()
     assert proposal is not None
@@ -200,7 +233,7 @@ def test_slow_follower_joins_only_after_it_has_caught_up() -> None:
     """Otherwise, it joins and leaves with each fetch while the high watermark waits for another member."""
     term = new_term((1, 2), high_watermark=10)
     fetched(term, 2, 10, now_ms=LAG)
-    term.appended(20)
+    append(term, 20)
     fetched(term, 3, 12, now_ms=LAG + 1)
     assert term.proposal() is None
     fetched(term, 3, 20, now_ms=LAG + 2)
@@ -213,7 +246,7 @@ def test_joining_member_counts_before_the_write_is_confirmed() -> None:
     term = new_term((1, 2), high_watermark=3)
     fetched(term, 3, 10)
     assert term.proposal()
-    term.appended(15)
+    append(term, 15)
     assert fetched(term, 2, 15, now_ms=LAG * 5)
     assert term.high_watermark == 10
 
@@ -221,7 +254,7 @@ def test_joining_member_counts_before_the_write_is_confirmed() -> None:
 def test_under_min_isr_a_member_must_keep_up() -> None:
     """At the high watermark, which has stopped, it would leave the ISR at once (KAFKA-19996)."""
     term = new_term((1,), high_watermark=10)
-    term.appended(50)
+    append(term, 50)
     fetched(term, 3, 10, now_ms=1)
     assert term.proposal() is None
     fetched(term, 3, 50, now_ms=2)
@@ -234,7 +267,7 @@ def test_refused_proposal_counts_no_more_and_an_unknown_one_does_until_a_newer_v
         fetched(term, 3, 10, now_ms=1)
         assert term.proposal()
         getattr(term, report)()
-        term.appended(15)
+        append(term, 15)
         fetched(term, 2, 15, now_ms=2 + LAG)
         assert term.high_watermark == target
     assert term.state_written(PartitionState(1, 5, (1, 2), 7))  # the write may still be delayed
@@ -253,17 +286,6 @@ def test_later_leader_epoch_ends_the_term_and_an_older_version_is_ignored() -> N
 # --- fetches ---
 
 
-class EpochLog(SimpleNamespace):
-    """Epoch 1 is at 0..4, epoch 3 at 4..10."""
-
-    log_start_offset = 0
-    log_end_offset = 10
-    leader_epoch = 3
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        return {0: (0, 0), 1: (1, 4), 2: (1, 4), 3: (3, 10)}.get(epoch, (-1, -1))
-
-
 @pytest.mark.parametrize(
     ("offset", "last", "expected"),
     [
@@ -279,7 +301,7 @@ class EpochLog(SimpleNamespace):
 )
 def test_fetch_shows_where_the_logs_diverge(offset: int, last: int, expected: DivergingEpoch | None) -> None:
     asked = {"current_leader_epoch": 5, "offset": offset, "last_fetched_epoch": last}
-    assert new_term().check_fetch(EpochLog(), **asked) == expected
+    assert new_term().check_fetch(**asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -292,13 +314,13 @@ def test_fetch_shows_where_the_logs_diverge(offset: int, last: int, expected: Di
 )
 def test_fetch_is_rejected(epoch: int, offset: int, code: ErrorCode) -> None:
     asked = {"current_leader_epoch": epoch, "offset": offset, "last_fetched_epoch": -1}
-    assert code_of(lambda: new_term().check_fetch(EpochLog(), **asked)) == code
+    assert code_of(lambda: new_term().check_fetch(**asked)) == code
 
 
 def test_epoch_of_the_leader_counts_before_its_first_append() -> None:
-    assert end_offset_for_epoch(EpochLog(), 5, 5) == (5, 10)
-    assert end_offset_for_epoch(EpochLog(), 5, 4) == (3, 10)
-    assert end_offset_for_epoch(EpochLog(), 5, 2) == (1, 4)
+    assert end_offset_for_epoch(Ends(), 5, 5) == (5, 10)
+    assert end_offset_for_epoch(Ends(), 5, 4) == (3, 10)
+    assert end_offset_for_epoch(Ends(), 5, 2) == (1, 4)
 
 
 def test_fetch_of_a_replaced_process_does_not_count() -> None:
@@ -326,14 +348,14 @@ def test_fetch_without_a_registration_changes_nothing() -> None:
 
 
 def test_low_watermark_is_the_lowest_start_of_the_live_and_the_in_sync_replicas() -> None:
-    term = new_term(isr=(1, 2), log_start=4)
+    term = new_term(isr=(1, 2), ends=Ends(log_start_offset=4))
     assert term.low_watermark == -1
     term.fetched(2, 0, 10, log_start=2, now_ms=0)
     assert term.low_watermark == -1
     term.live_changed({1: 0, 2: 0}, 0)
     assert term.low_watermark == 2
     term.fetched(2, 0, 10, log_start=9, now_ms=0)
-    term.deleted(6)
+    delete(term, 6)
     assert term.low_watermark == 6
 
 
@@ -342,7 +364,7 @@ def test_low_watermark_counts_dead_members_until_they_have_left_isr_and_elr(is_e
     """A dead member may be elected when it is back."""
     term = new_term(isr=(1, 2), live={1: 0, 2: 0}, min_insync_replicas=2 if is_eligible else 1)
     term.fetched(2, 0, 10, log_start=0, now_ms=0)
-    term.deleted(6)
+    delete(term, 6)
     term.live_changed({1: 0}, 0)
     assert term.low_watermark == 0
     proposal = term.proposal()
@@ -355,7 +377,7 @@ def test_low_watermark_counts_dead_members_until_they_have_left_isr_and_elr(is_e
 
 def test_follower_joins_only_when_it_has_deleted_what_delete_records_has_deleted() -> None:
     term = new_term(isr=(1,), live={1: 0, 2: 0})
-    term.deleted(6)
+    delete(term, 6)
     term.fetched(2, 0, 10, log_start=5, now_ms=0)
     assert term.proposal() is None
     term.fetched(2, 0, 10, log_start=6, now_ms=0)
@@ -396,7 +418,7 @@ def test_each_wait_has_one_outcome() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60))
 def test_high_watermark_grows_and_never_passes_a_member(steps: list[tuple[int, int]]) -> None:
     """Whatever happens in a term, a committed record is in each member of the old and the new ISR."""
-    term, now, version = new_term(log_end=0), 0, 7
+    term, now, version = new_term(ends=Ends(0)), 0, 7
     ends = {1: 0, 2: -1, 3: -1}
     outcomes: list[Outcome] = []
     waits = 0
@@ -404,7 +426,7 @@ def test_high_watermark_grows_and_never_passes_a_member(steps: list[tuple[int, i
         before, now = term.high_watermark, now + number
         if kind == 0:
             ends[1] += 1 + number % 3
-            term.appended(ends[1])
+            append(term, ends[1])
             term.waits.add(ends[1] - 1, outcomes.append)
             waits += 1
         elif kind < 3:

@@ -41,7 +41,7 @@ class Cluster(ReplicaWorld):
         assert process.term is not None
         log = process.open_log
         log.append_as_leader(batch(value=value), leader_epoch=process.term.leader_epoch, now_ms=NOW)
-        process.term.appended(log.log_end_offset)
+        process.term.appended()
         if found is not None:
             process.term.waits.add(log.log_end_offset - 1, found.append)
 

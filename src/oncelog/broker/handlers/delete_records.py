@@ -142,7 +142,7 @@ def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition:
             ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is invalid; use at least 0, or -1 for the high watermark"
         )
     log.advance_log_start(wanted)
-    replica.leading().deleted(log.log_start_offset)
+    replica.leading().deleted()
     return replica
 
 

@@ -51,7 +51,6 @@ def read_for_follower(
     log = replica.log
     offset = position.fetch_offset
     diverging = term.check_fetch(
-        log,
         current_leader_epoch=position.current_leader_epoch,
         offset=offset,
         last_fetched_epoch=position.last_fetched_epoch,
