@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from time import monotonic
 from typing import Any, cast
 
-from oncelog.client.option_readers import Secret
+from oncelog.net.credentials import Secret
 from oncelog.net.sasl import shown
 
 

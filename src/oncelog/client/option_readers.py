@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from oncelog.net.credentials import Secret
+
 
 class Option(NamedTuple):
     """The default of an option, the function that reads a value, and the description for the reference.
@@ -18,18 +20,6 @@ class Option(NamedTuple):
     """What the option does, for the reference. Markdown."""
     secret: bool = False
     """Whether errors must not show the value."""
-
-
-class Secret:
-    """A value that no log, error or `repr` shows."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: str) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "[hidden]"
 
 
 def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import tempfile
@@ -16,13 +17,15 @@ from oncelog import Admin, Consumer, Producer
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.options import cluster_options
 from oncelog.client.producer.options import producer_options
-from oncelog.client.security import stores
 from oncelog.client.security.options import SECURITY
-from oncelog.client.security.stores import ReloadedTls, Store, TlsFiles
 from oncelog.errors import ConfigError
-from oncelog.net.jaas import parse_jaas
+from oncelog.net import tls_files
+from oncelog.net.credentials import parse_jaas
 from oncelog.net.security import Security
+from oncelog.net.tls_files import ReloadedTls, Store, TlsFiles
 from support.certificates import Pair, authority, signed_by
+
+LOGGER = logging.getLogger(__name__)
 
 B = {"bootstrap_servers": "localhost:9092"}
 SECRET = "hunter2"
@@ -276,7 +279,7 @@ def test_renewed_files_are_loaded_for_the_next_connection(
 ) -> None:
     ca = tmp_path / "ca.pem"
     ca.write_bytes(ours.certificate_pem)
-    found = Security("SSL", ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca)))))
+    found = Security("SSL", ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca))), LOGGER))
     first = context_of(found)
     assert context_of(found) is first
     ca.write_bytes(b"half a fi")
@@ -297,7 +300,7 @@ def test_changed_files_are_loaded_once_and_do_not_stop_the_event_loop(
     """The key derivation of a PKCS12 file may take long, and all blocking clients of a process share a loop."""
     ca = tmp_path / "ca.pem"
     ca.write_bytes(ours.certificate_pem)
-    tls = ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca))))
+    tls = ReloadedTls(TlsFiles(trust=Store("ssl.truststore.location", str(ca))), LOGGER)
     load, loads = TlsFiles.load, []
 
     def slow(files: TlsFiles) -> ssl.SSLContext:
@@ -353,7 +356,7 @@ def test_temporary_files_of_keys_are_removed(tmp_path: Path, ours: Pair, monkeyp
     assert list(tmp_path.iterdir()) == []
     before = os.umask(0)
     try:
-        with stores._file(b"key") as path:
+        with tls_files._file(b"key") as path:
             assert Path(path).stat().st_mode & 0o777 == 0o600
             assert Path(path).parent.stat().st_mode & 0o777 == 0o700
     finally:

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.option_readers import Secret
 from oncelog.client.security.tokens import Callback, TokenEndpoint, TokenLogin
+from oncelog.net.credentials import Secret
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from support.certificates import authority, signed_by
 from support.raw_endpoint import raw_endpoint

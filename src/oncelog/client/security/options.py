@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from oncelog.client.option_readers import Option, Secret, boolean, integer, optional_secret, optional_text
+from oncelog.client.option_readers import Option, boolean, integer, optional_secret, optional_text
 from oncelog.client.security.advice import advice_for
 from oncelog.errors import ConfigError
-from oncelog.net.jaas import parse_jaas
+from oncelog.net.credentials import Secret, parse_jaas
 from oncelog.net.sasl import MECHANISMS
 from oncelog.net.security import PLAINTEXT, Login, Security, Tls
 
 if TYPE_CHECKING:
-    from oncelog.client.security.stores import Store
+    from oncelog.net.tls_files import Store
 
+_Loaded = TypeVar("_Loaded")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAVA_CLASS = "it names a Java class; use sasl_oauth_token_provider, or the options of the token endpoint"
 STORES = ("JKS", "PKCS12", "PEM")
@@ -168,30 +170,40 @@ def security_of(options: Mapping[str, Any]) -> Security:
 
 
 def _tls(options: Mapping[str, Any], given: list[str]) -> Tls:
-    from oncelog.client.security import stores
+    from oncelog.net import tls_files
 
     if options["ssl_context"] is not None:
         other = next((name for name in given if name.startswith("ssl_") and name != "ssl_context"), None)
         if other is not None:
             raise ConfigError(f"ssl_context and {_dotted(other)}: set one of them")
-        return stores.OwnTls(options["ssl_context"])
+        return tls_files.OwnTls(options["ssl_context"])
     import ssl
 
     numbers = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
     key, chain = _key(options)
-    files = stores.TlsFiles(
+    files = tls_files.TlsFiles(
         trust=_store(options, ("ssl_truststore_location", "ssl_truststore_certificates"), "ssl_truststore_password"),
         chain=chain,
         key=key,
         check_host=options["ssl_endpoint_identification_algorithm"] == "https",
         versions=frozenset(numbers[name] for name in options["ssl_enabled_protocols"]),
     )
-    return stores.ReloadedTls(files)
+    return _usable(lambda: tls_files.ReloadedTls(files, logging.getLogger("oncelog.client.security")))
+
+
+def _usable(load: Callable[[], _Loaded]) -> _Loaded:
+    """Return what `load` has loaded from TLS files. Raises ConfigError if it cannot."""
+    from oncelog.net.tls_files import TlsFileError
+
+    try:
+        return load()
+    except TlsFileError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _store(options: Mapping[str, Any], names: tuple[str, ...], password: str | None = None) -> Store | None:
     """Return the file or text in the one option that is set, or None if none is set."""
-    from oncelog.client.security.stores import Store
+    from oncelog.net.tls_files import Store
 
     found = [name for name in names if options[name] is not None]
     if len(found) > 1:
@@ -287,9 +299,9 @@ def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
         raise ConfigError(f"{_dotted(_ENDPOINT)} needs {_dotted(_CLIENT)}.id and {_dotted(_CLIENT)}.secret")
     ca = options["https_ca_location"]
     if ca is not None:
-        from oncelog.client.security.stores import check_authorities
+        from oncelog.net.tls_files import check_authorities
 
-        check_authorities("https.ca.location", ca)
+        _usable(lambda: check_authorities("https.ca.location", ca))
     endpoint = TokenEndpoint(
         url,
         client_id or "",

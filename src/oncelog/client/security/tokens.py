@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog.client.http import HttpError, JsonClient, basic
-from oncelog.client.option_readers import Secret
+from oncelog.net.credentials import Secret
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram, shown
 from oncelog.net.threads import in_thread

@@ -14,8 +14,8 @@ from typing import Any
 
 from oncelog.client.backoff import Backoff
 from oncelog.client.http import HttpError, JsonClient, basic
-from oncelog.client.option_readers import Secret
 from oncelog.errors import ConfigError, RegistryError
+from oncelog.net.credentials import Secret
 from oncelog.net.sasl import shown
 
 MAX_ANSWER_BYTES = 16 << 20

@@ -1,4 +1,4 @@
-"""Parse `sasl.jaas.config`, the setting with the login of Kafka's Java clients and brokers."""
+"""Credentials in settings: texts that no log shows, and `sasl.jaas.config`, the login of Kafka clients and brokers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ MODULES = {
 _TOKEN = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+class Secret:
+    """A value that no log, error or `repr` shows."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "[hidden]"
 
 
 def parse_jaas(line: str, mechanism: str) -> dict[str, str]:

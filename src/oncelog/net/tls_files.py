@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from oncelog.client.option_readers import Secret
-from oncelog.errors import ConfigError
+from oncelog.net.credentials import Secret
 from oncelog.net.threads import in_thread
-
-log = logging.getLogger("oncelog.client.security")
 
 JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 """The first bytes of Java's own formats, JKS and JCEKS."""
+
+
+class TlsFileError(ValueError):
+    """Certificates or a key cannot be used; the message names the option and the file, and shows no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Store:
     key_password: Secret | None = None
 
     def read(self) -> bytes:
-        """Return the content. Raises ConfigError."""
+        """Return the content. Raises TlsFileError."""
         if self.path is None:
             assert self.pem is not None
             return self.pem.value.replace("\\n", "\n").encode()
@@ -50,13 +51,13 @@ class Store:
         except ValueError:  # the path has a null byte
             raise self.error("it is no path") from None
 
-    def error(self, why: str) -> ConfigError:
+    def error(self, why: str) -> TlsFileError:
         """Return an error that says why the content cannot be used."""
         if self.path is None:
-            return ConfigError(f"{self.option}: {why}")
+            return TlsFileError(f"{self.option}: {why}")
         if any(sign in self.path for sign in ("\n", "-----BEGIN", "://")):  # a key or a login, not to be shown
-            return ConfigError(f"{self.option}: it must be the path of a file, not its content or a URL")
-        return ConfigError(f"{self.option} = {self.path!r}: {why}")
+            return TlsFileError(f"{self.option}: it must be the path of a file, not its content or a URL")
+        return TlsFileError(f"{self.option} = {self.path!r}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class TlsFiles:
         )
 
     def load(self) -> ssl.SSLContext:
-        """Return the settings for connections. Raises ConfigError."""
+        """Return the settings for connections. Raises TlsFileError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.check_host
         if self.versions:
@@ -91,7 +92,7 @@ class TlsFiles:
 
 
 def check_authorities(option: str, path: str) -> None:
-    """Raise ConfigError if the file has no usable certificates as PEM."""
+    """Raise TlsFileError if the file has no usable certificates as PEM."""
     store = Store(option, path)
     store.read()
     try:
@@ -101,16 +102,17 @@ def check_authorities(option: str, path: str) -> None:
 
 
 class ReloadedTls:
-    """TLS settings from files that may change while the client runs. The constructor raises ConfigError."""
+    """TLS settings from files that may change while the process runs. The constructor raises TlsFileError."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, logger: logging.Logger) -> None:
         self._files = files
+        self._logger = logger
         self._stamp: object = files.stamp()
         self._context = files.load()
         self._loading: asyncio.Task[ssl.SSLContext] | None = None
 
-    def __reduce__(self) -> tuple[type[ReloadedTls], tuple[TlsFiles]]:
-        return type(self), (self._files,)  # Spark sends it to its executors, which load their own files
+    def __reduce__(self) -> tuple[type[ReloadedTls], tuple[TlsFiles, logging.Logger]]:
+        return type(self), (self._files, self._logger)  # Spark sends it to its executors, which load their own files
 
     async def context(self) -> ssl.SSLContext:
         """Return the settings for a new connection. If changed files are unusable, log that and keep the old ones."""
@@ -126,7 +128,7 @@ class ReloadedTls:
         try:
             return self._files.load()
         except Exception as error:  # noqa: BLE001 - the previous files can still be used
-            log.warning("cannot load the changed TLS files, and keeps the previous ones: %s", error)
+            self._logger.warning("cannot load the changed TLS files, and keeps the previous ones: %s", error)
             return self._context
 
     def _end_loading(self, stamp: object, loading: asyncio.Task[ssl.SSLContext]) -> None:
@@ -225,7 +227,7 @@ def _is_pem(content: bytes) -> bool:
 
 
 def _from_pkcs12(store: Store, content: bytes, key_password: Secret | None = None) -> tuple[bytes, bytes]:
-    """Return the private key and all certificates of a PKCS12 store as PEM. Raises ConfigError."""
+    """Return the private key and all certificates of a PKCS12 store as PEM. Raises TlsFileError."""
     if content.startswith(JKS_MAGIC):
         raise store.error(
             "the format JKS is not supported; convert it: keytool -importkeystore -srckeystore OLD.jks "
