@@ -1,11 +1,16 @@
 """Measure what a broker can do alone: oncelog and a warm Apache Kafka, with clients that cost next to nothing.
 
 scripts/bench --capacity [--seconds N] [--warm N] [--rounds N] [--json FILE]
+scripts/bench --capacity --against PROGRAM [--seconds N] [--rounds N]
 
 Kafka's own clients need more CPU than the broker, so a benchmark with them measures the clients. Here, requests are
 encoded beforehand. Three connections with five requests in flight each send the same bytes repeatedly, and only count
 the responses. The broker runs on the first core, the load on the second. Each server is warmed up first. The table
 shows requests per second and the broker's CPU time per request.
+
+With `--against`, compare this oncelog with another one, such as `.cache/wheel/bin/oncelog` of a clone of an earlier
+commit. Both brokers run on the first core and get the load in turn, for a short time each. What slows the machine for
+some seconds slows both, so the median of the ratios shows differences of some percent.
 """
 
 from __future__ import annotations
@@ -196,13 +201,18 @@ def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[t
 
 
 @contextmanager
-def running(name: str, folder: Path) -> Iterator[tuple[Server, int]]:
-    """Run a server on the first core, and yield its process id. Meanwhile, this process runs on the second core."""
+def running(name: str, folder: Path, program: Path | None = None) -> Iterator[tuple[Server, int]]:
+    """Run a server on the first core, and yield its process id. Meanwhile, this process runs on the second core.
+
+    `program` is the `oncelog` to run, instead of this environment's.
+    """
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:1])  # the server inherits it
     server: ApacheKafka | OncelogCluster
     try:
-        server = OncelogCluster(folder) if name == "oncelog" else ApacheKafka(folder, heap="1g", options=())
+        server = (
+            OncelogCluster(folder, program=program) if name == "oncelog" else ApacheKafka(folder, heap="1g", options=())
+        )
     finally:
         os.sched_setaffinity(0, cores[1:2] or cores)
     try:
@@ -228,23 +238,63 @@ def show(console: Console, values: dict[str, dict[str, list[tuple[float, float]]
     console.print(table)
 
 
+def in_turn(sides: list[tuple[Server, int]], seconds: float, rounds: int) -> Iterator[tuple[str, list[list[float]]]]:
+    """Yield (row, microseconds of CPU per request of both sides in each round). The first round only warms up."""
+    for number, row in enumerate(ROWS):
+        loads = [requests(server, row, number) for server, _ in sides]
+        found: list[list[float]] = []
+        for _ in range(rounds + 1):
+            taken = []
+            for (server, pid), (frames, check) in zip(sides, loads, strict=True):
+                connections = [Connection(server.bootstrap, frame, check) for frame in frames]
+                load(connections, seconds / 5)
+                before = cpu_seconds(pid)
+                count = load(connections, seconds)
+                taken.append((cpu_seconds(pid) - before) / count * 1e6)
+                for connection in connections:
+                    connection.socket.close()
+            found.append(taken)
+        yield row.name, found[1:]
+
+
+def compare(program: Path, seconds: float, rounds: int, console: Console) -> None:
+    """Print the CPU time per request of another oncelog and of this one."""
+    table = Table("request", "theirs, us of CPU", "ours, us of CPU", "median ratio", "half of the ratios")
+    with (
+        tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as theirs,
+        tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as ours,
+        running("oncelog", Path(theirs), program) as other,
+        running("oncelog", Path(ours)) as this,
+    ):
+        for name, found in in_turn([other, this], seconds, rounds):
+            before, after = (statistics.median(column) for column in zip(*found, strict=True))
+            low, ratio, high = statistics.quantiles([taken[1] / taken[0] for taken in found], n=4)
+            table.add_row(name, f"{before:,.1f}", f"{after:,.1f}", f"{ratio:.3f} x", f"{low:.3f} to {high:.3f}")
+            console.print(f"{name}: {ratio:.3f} x")
+    console.print(table)
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Measure both brokers alone.")
-    parser.add_argument("--seconds", type=float, default=5.0, help="seconds for each row, after the warm-up")
+    parser.add_argument("--against", type=Path, metavar="PROGRAM", help="compare with this `oncelog` instead of Kafka")
+    parser.add_argument("--seconds", type=float, help="seconds for each row, after the warm-up (5; with --against 0.5)")
     parser.add_argument("--warm", type=float, default=12.0, help="seconds of load before the first row")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="repetitions (3; with --against 30)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
     console = Console(width=130)
+    if arguments.against is not None:
+        compare(arguments.against, arguments.seconds or 0.5, arguments.rounds or 30, console)
+        return
     values: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in ORDER}
-    for number in range(arguments.rounds):
+    for number in range(arguments.rounds or 3):
         for name in ORDER if number % 2 == 0 else reversed(ORDER):
             with (
                 tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as folder,
                 running(name, Path(folder)) as (server, pid),
             ):
-                for row, rate, cpu in figures(server, pid, arguments.warm, arguments.seconds):
+                for row, rate, cpu in figures(server, pid, arguments.warm, arguments.seconds or 5.0):
                     values[name][row].append((rate, cpu))
                     console.print(f"round {number + 1} {name:>12}: {row}: {rate:,.0f} req/s, {cpu:.1f} us of CPU")
     show(console, values)

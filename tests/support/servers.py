@@ -47,7 +47,9 @@ class OncelogCluster:
         settings: Mapping[str, str] | None = None,
         arguments: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
+        program: Path | None = None,
     ) -> None:
+        self._program = program or Path(sys.executable).with_name("oncelog")
         self._killed: set[int] = set()
         self.directory = directory
         self.data = directory / "data"
@@ -59,7 +61,7 @@ class OncelogCluster:
 
     def start(self, port: int = 0) -> None:
         """Start `oncelog up` and wait for its BROKERS= line. Also restarts it after `stop`."""
-        command: list[str | Path] = [Path(sys.executable).with_name("oncelog"), "up"]
+        command: list[str | Path] = [self._program, "up"]
         if "listeners" not in self._settings:
             command += ["--port", str(port)]
         command += ["--data", self.data, *self._arguments]
