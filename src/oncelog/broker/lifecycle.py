@@ -1,4 +1,4 @@
-"""Start a broker and stop it. The order of the steps keeps acknowledged records.
+"""Start a broker and stop it. The order of the steps protects acknowledged records.
 
 Each part orders its own steps: the member of the cluster, the network, the logs and the coordinators. `Lifecycle`
 orders the parts. What a change of a role causes is in `coordinators/coordinators.py`.
@@ -20,7 +20,7 @@ from oncelog.protocol.topics import TopicPartition
 
 
 class Lifecycle(NamedTuple):
-    """The life of one broker."""
+    """The order of the steps of one broker's start and stop."""
 
     member: ClusterMember
     network: Network

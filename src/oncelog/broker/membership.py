@@ -13,7 +13,7 @@ class Membership:
         self.cluster_id = ""
         """`ClusterEntry` sets it when the broker enters the cluster."""
         self.session = -1
-        """The session in the metadata store. Without it, nothing is written."""
+        """The session in the metadata store, or -1 before `Registration.open`."""
         self.info = BrokerInfo(-1)
         """This broker as the others see it. The epoch is -1 until it is registered, and while its session is lost."""
 

@@ -1,6 +1,7 @@
 """Repeat work that has failed: how long to wait between two attempts, and what to log meanwhile.
 
-The waits have no jitter: so a simulation repeats a run, and the few brokers of a cluster do not crowd each other.
+The waits have no jitter, so that a simulated run is the same each time. A cluster has few brokers, so their attempts
+need not be spread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def shortage_backoff() -> Backoff:
 
 
 class Problem:
-    """Log what one piece of work suffers from: once, and not at each attempt."""
+    """Log why one piece of work fails: once, and not at each attempt."""
 
     __slots__ = ("_kind", "_logger")
 

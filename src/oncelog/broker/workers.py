@@ -138,5 +138,5 @@ class Runtime(NamedTuple):
     now_ms: Callable[[], int]
     """Returns the wall-clock time."""
     random_bits: Callable[[int], int]
-    """Returns an integer of as many random bits."""
+    """Returns an integer of the given number of random bits."""
     logger: logging.Logger

@@ -167,10 +167,10 @@ class SqliteStore(MetadataStore):
     def _prepare_file(self) -> None:
         """Switch on the write-ahead log, and create the tables in a new file.
 
-        Raises NewerFormatError, and UnavailableError if this is no such file, or if another connection holds it for
-        `OPEN_WAIT_S`. Each attempt looks first whether another process has created the tables meanwhile: on a slow
-        disk, the write lock may never be free for long while brokers start. SQLite itself does not wait for the switch,
-        because that could deadlock.
+        Raises NewerFormatError. Raises UnavailableError if the file is not a database of SQLite, or if another
+        connection holds it for `OPEN_WAIT_S`. Each attempt first checks whether another process has created the tables
+        meanwhile: on a slow disk, the write lock may never be free for long while brokers start. SQLite itself does not
+        wait for the switch, because that could deadlock.
         """
         deadline = time.monotonic() + OPEN_WAIT_S
         while True:

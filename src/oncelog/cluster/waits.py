@@ -2,7 +2,7 @@
 
 A wait that its owner ends early (a time-out, a disconnect) frees its callback at once, and soon its entry in the heap.
 `Waits` ends the others in the order of their offsets. If there are many, it ends them in parts, and a new wait whose
-outcome is known does not queue behind them.
+outcome is known does not wait for them.
 """
 
 from __future__ import annotations

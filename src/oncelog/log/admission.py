@@ -61,7 +61,7 @@ class Admission:
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
         """Return the earlier batch that a client's batch repeats, or None.
 
-        Raises UNKNOWN_PRODUCER_ID if the transaction of that batch has ended, so that the client aborts, and goes on
+        Raises UNKNOWN_PRODUCER_ID if the transaction of that batch has ended, so that the client aborts, and continues
         with the next epoch. If librdkafka aborts a transaction while a batch waits to be retried, its next transaction
         uses the sequences again for other records, although the partition may have the batch. Kafka loses them.
         """

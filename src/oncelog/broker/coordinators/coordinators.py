@@ -33,7 +33,7 @@ class Coordinators:
             self._terms[topic].resign(partition)
 
     def role_changed(self, replica: Replica) -> None:
-        """Begin another coordinator in a new leader epoch."""
+        """Load the coordinator of a replica that leads now, under the epoch of its term."""
         if terms := self._terms.get(replica.topic):
             terms.role_changed(replica)
 

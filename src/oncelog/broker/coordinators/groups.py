@@ -135,8 +135,8 @@ class GroupService:
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
 
-        This method begins all deletions before it returns: see `DeletedTopics.begin`. Loaded coordinators learn which
-        topics have changed.
+        This method begins all deletions before it returns: see `DeletedTopics.begin`. Loaded coordinators get the names
+        of changed topics.
         """
         load = self.shell.terms.metadata_changed(delta)
         deletions = self._deleted_topics.begin(delta.deleted_topics)

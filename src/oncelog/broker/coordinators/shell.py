@@ -198,7 +198,7 @@ class CoordinatorShell(Generic[S]):
             self.apply(partition, effects)
 
     def apply_to_all(self, operation: Callable[[S], Effects]) -> None:
-        """Apply the effects of an operation on each loaded coordinator. It may also set timers."""
+        """Apply the effects of an operation on each loaded coordinator. The operation may also set timers."""
         for partition, _ in tuple(self.terms.shards()):
             term = self.terms.get(partition)
             effects = None if term is None else self._effects(term, operation)

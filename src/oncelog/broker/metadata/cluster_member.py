@@ -18,7 +18,7 @@ from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.store import StoreError
 
 HANDOVER_POLLS = 100
-"""How often a broker that stops looks whether others lead its partitions: for 5 s."""
+"""How often a broker that stops checks whether others lead its partitions: for 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ClusterMember:
             self.runtime.logger.error("cannot hand over the partitions of this broker: %r", error)
 
     async def note_at_stop(self) -> None:
-        """Note a failed log directory for the next start. See `Registration.note_at_stop`."""
+        """Note failed log directories and the last generations for the next start. See `Registration.note_at_stop`."""
         await self.registration.note_at_stop()
 
     async def leave(self) -> None:

@@ -1,1 +1,1 @@
-"""Follow other leaders: fetch, truncate, report log starts. For the partitions that it leads, write who is in sync."""
+"""Follow other leaders: fetch, truncate, report log starts. Write the in-sync replicas of led partitions."""

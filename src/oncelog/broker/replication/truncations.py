@@ -46,7 +46,7 @@ class Truncations:
     """The truncations of this broker. All logs together run one step in a turn of the event loop."""
 
     def __init__(self, partitions: Partitions, abort_connections: Callable[[], None], runtime: Runtime) -> None:
-        """`abort_connections` drops connections to clients, whose responses may hold pages that truncations remove."""
+        """`abort_connections` closes all connections, because responses may hold pages that truncations remove."""
         self._partitions = partitions
         self._workers = runtime.workers
         self._abort_connections = abort_connections

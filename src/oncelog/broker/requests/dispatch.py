@@ -46,7 +46,7 @@ def _module(api_key: int) -> ModuleType:
 
 
 def import_record_handlers() -> None:
-    """Import the handlers of Produce and Fetch, which are answered although no descriptor is free for an import."""
+    """Import the handlers of Produce and Fetch early. An import fails if no file descriptor is free."""
     _module(ApiKey.PRODUCE)
     _module(ApiKey.FETCH)
 

@@ -1,4 +1,4 @@
-"""What handlers may use of a broker. Each handler takes only those that it names in its `bind` function."""
+"""The parts of a broker that handlers may use. Each handler gets only those that its `bind` function takes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Handler = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class HandlerServices:
-    """All services."""
+    """All services that handlers may use."""
 
     membership: Membership
     nodes: Nodes

@@ -32,7 +32,7 @@ class Roles:
         """What this broker is. It leads a partition with several replicas only if elected in its present epoch."""
         self.node_id = membership.node_id
         self.term_ended: Event[[str, int]] = Event()
-        """A term has ended, of a topic and partition, and the log does not follow another leader yet."""
+        """The term of a (topic, partition) has ended, and its log does not follow another leader yet."""
         self.changed: Event[[Replica]] = Event()
         """The role or the leader epoch of a replica has changed."""
         self.isr_change_due: Event[[Replica]] = Event()

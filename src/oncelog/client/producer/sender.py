@@ -111,7 +111,7 @@ class Sender:
         for node, batches in drained.by_node.items():
             self._send(node, batches)
         if more:
-            self._sender_loop.wake()  # at most one batch a partition went: more may be under way at once
+            self._sender_loop.wake()  # a turn sends at most one batch of each partition
         for topic in drained.unknown:
             self._routes.find_leaders(topic)
         if self._coordinator is not None:

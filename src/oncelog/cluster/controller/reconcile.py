@@ -233,7 +233,7 @@ def _without_lost(view: ClusterView, partition: Partition, isr: tuple[int, ...],
     """Return an ISR without members that may lack records or are shutting down.
 
     If all of them may lack records, keep the least damaged one. It leads if the ELR is empty. Otherwise, it remains
-    until an eligible replica leads. So it keeps its records, in case an unclean election is the only way out.
+    until an eligible replica leads. So it keeps its records, in case only an unclean election can elect a leader.
 
     Dead members stay until an election, because while there is no leader, any of them may return and lead. A member
     that shuts down together with the leader stays, because it can lead if the leader then loses its disk.

@@ -20,7 +20,7 @@ Layouts = dict[int, tuple[type[Message], type[Message]]]
 
 
 class Group(Protocol):
-    """One group, as its offsets see it."""
+    """One group: what its offsets, their expiry and deletion, and the lists require of it."""
 
     KIND: ClassVar[str]
     """The name of its `GroupKind`."""
@@ -50,7 +50,7 @@ class Group(Protocol):
         """Return whether a member reads the topic, or may read it. Its offsets are kept."""
 
     def expires_since(self, commit_ms: int) -> int | None:
-        """Return when the retention of an offset began that was committed at `commit_ms`. None: it does not expire."""
+        """Return when the retention of an offset committed at `commit_ms` began, or None if it does not expire."""
 
     def listed(self) -> ListedGroup:
         """Return the group as ListGroups shows it."""

@@ -51,7 +51,7 @@ LIST_BY_PATTERN = 2
 """The version of ListTransactions that takes a pattern for the ids."""
 NO_PRODUCER_HAS_IT = 2**63 - 1
 POLL_MS, MOST_POLL_MS = 20, 500
-"""First and longest pause before the next look at a transaction, which usually ends within milliseconds."""
+"""The first and the longest pause between two checks of a transaction, which usually ends within milliseconds."""
 
 
 class TransactionRequests:

@@ -99,7 +99,7 @@ class ClassicGroup:
         self.subscribed_topics: frozenset[str] | None = None
         """The topics of all members, or None if they are unknown."""
         self.returning: dict[str, Member] = {}
-        """Static members that replace themselves as soon as the record which says so is in the log, by instance."""
+        """Returned static members, by instance id. Each replaces its former member when the record is in the log."""
         self.join_due_ms: int | None = None
         self.initial_delay: InitialDelay | None = None
         self.sync_due_ms: int | None = None
@@ -417,7 +417,7 @@ class ClassicGroup:
         return topic in self.subscribed_topics
 
     def expires_since(self, commit_ms: int) -> int | None:
-        """Return when the retention began of an offset that was committed at `commit_ms`. None: it does not expire.
+        """Return when the retention of an offset committed at `commit_ms` began, or None if it does not expire.
 
         If the group has had members, it begins when the last one left. Source: Kafka's
         `ClassicGroup.offsetExpirationCondition`.

@@ -104,7 +104,7 @@ class ClassicGroups:
             group.transition_to(GroupState.DEAD, NO_TIMESTAMP)
 
     def find_or_create(self, group_id: str) -> ClassicGroup:
-        """Return the group of a record. No record contains the time of a new one."""
+        """Return the group. If there is none, create it, with NO_TIMESTAMP."""
         return self._find(group_id) or self._registry.add(ClassicGroup(group_id))
 
     def loaded(self, group: ClassicGroup, effects: Effects, now: Now) -> None:
