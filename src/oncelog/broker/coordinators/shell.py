@@ -134,7 +134,10 @@ class CoordinatorShell(Generic[S]):
         producer: tuple[int, int] | None = None,
         guard: int | None = None,
     ) -> None:
-        """Append and replay the records. Send the replies and markers after the records are committed."""
+        """Append and replay the records. Send the replies and markers after the records are committed.
+
+        Also set the timer of the coordinator's next deadline. Without effects, do nothing else.
+        """
         term = self.terms.get(partition)
         if term is None or term.shard is None:
             self._refuse(effects, self.terms.refusal(partition))
@@ -143,6 +146,9 @@ class CoordinatorShell(Generic[S]):
         if replica is None:  # the broker has just stopped leading the partition under this epoch
             self._refuse(effects, self.terms.refusal(partition))
             self.terms.load_again(term, None)
+            return
+        if not (effects.records or effects.replies or effects.markers):
+            self._arm(term)
             return
         if effects.records:
             try:
@@ -201,23 +207,19 @@ class CoordinatorShell(Generic[S]):
         """Apply the effects of an operation on each loaded coordinator. The operation may also set timers."""
         for partition, _ in tuple(self.terms.shards()):
             term = self.terms.get(partition)
-            effects = None if term is None else self._effects(term, operation)
-            if term is None or effects is None:
-                continue
-            if effects.records or effects.replies or effects.markers:
-                self.apply(partition, effects)
-            else:
-                self._arm(term)
+            if term is not None:
+                self._run(term, operation)
 
-    def _effects(self, term: CoordinatorTerm[S], operation: Callable[[S], Effects]) -> Effects | None:
-        """Return the effects of an operation. If it fails, load the coordinator again, and return None."""
+    def _run(self, term: CoordinatorTerm[S], operation: Callable[[S], Effects]) -> None:
+        """Apply the effects of an operation. If it fails, load the coordinator again."""
         if term.shard is None or not self.terms.is_current(term):
-            return None
+            return
         try:
-            return operation(term.shard)
+            effects = operation(term.shard)
         except Exception as error:  # noqa: BLE001 - `load_again` logs it
             self.terms.load_again(term, error)
-            return None
+            return
+        self.apply(term.partition, effects)
 
     @staticmethod
     def _refuse(effects: Effects, refusal: Refusal) -> None:
@@ -319,9 +321,7 @@ class CoordinatorShell(Generic[S]):
 
     def _tick(self, term: CoordinatorTerm[S]) -> None:
         term.timer = None
-        effects = self._effects(term, lambda shard: shard.tick(self.now()))
-        if effects is not None:
-            self.apply(term.partition, effects)
+        self._run(term, lambda shard: shard.tick(self.now()))
 
 
 async def _while_connected(token: asyncio.Future[Any], session: Session) -> Any:
