@@ -129,6 +129,17 @@ def end_offset_for_epoch(log: EpochLog, leader_epoch: int, epoch: int) -> tuple[
     return log.end_offset_for_epoch(epoch)
 
 
+def check_leader_epoch(epoch: int, current: int) -> None:
+    """Raise FENCED_LEADER_EPOCH if the epoch of a request is too old, UNKNOWN_LEADER_EPOCH if too new (KIP-320).
+
+    A negative epoch is not checked.
+    """
+    if epoch < 0 or epoch == current:
+        return
+    code = ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise ProtocolError(code, f"leader epoch {epoch} of the request is not the current one, {current}")
+
+
 class Leadership:
     """The leadership of one partition for one term, under one leader epoch."""
 
@@ -267,10 +278,7 @@ class Leadership:
     def _check_epoch(self, epoch: int) -> None:
         if self.over:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the term of epoch {self.leader_epoch} has ended")
-        if epoch < 0 or epoch == self.leader_epoch:
-            return
-        code = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-        raise ProtocolError(code, f"the request has leader epoch {epoch}; this leader has {self.leader_epoch}")
+        check_leader_epoch(epoch, self.leader_epoch)
 
     def check_follower(self, broker: int, broker_epoch: int) -> Follower:
         """Check the broker of a fetch before the log is read. Return what is known about the follower.

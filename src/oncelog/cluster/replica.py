@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from oncelog.cluster.leader import Leadership
+from oncelog.cluster.leader import Leadership, check_leader_epoch
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.log.log import AppendResult, Log, Origin
@@ -179,6 +179,10 @@ class Replica:
             message = f"this broker does not lead {self.topic}-{self.partition}"
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         return self.term
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless a request has the current epoch, or none (-1)."""
+        check_leader_epoch(epoch, self.leader_epoch)
 
     def log_was_truncated(self) -> None:
         """Record that the log was truncated or restarted. What was synced before counts only up to the new end."""

@@ -14,7 +14,7 @@ from uuid import UUID
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_for_event
-from oncelog.broker.requests.fetch_consumers import check_leader_epoch, reachable_racks, read_for_consumer
+from oncelog.broker.requests.fetch_consumers import reachable_racks, read_for_consumer
 from oncelog.broker.requests.fetch_followers import FollowerConnections, read_for_follower
 from oncelog.broker.requests.fetch_reads import (
     HIGH_WATERMARK_WAIT_S,
@@ -284,7 +284,7 @@ class FetchHandler:
                         ctx.authorize(_READ, _TOPIC, name)
                         readable.add(name)
                     replica = self._find(name, position, any_replica=any_replica)
-                    check_leader_epoch(replica, position.current_leader_epoch)
+                    replica.check_leader_epoch(position.current_leader_epoch)
                     if racks and replica.term is not None:
                         read.preferred = nearest_replica(replica.term, position.fetch_offset, request.rack_id, racks)
                     read_for_consumer(read, replica, limit, read_committed, at_least_one=first)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
@@ -103,7 +102,7 @@ async def _find(
             ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets v{version} does not support timestamp {timestamp}"
         )
     replica = partitions.require(topic, asked.partition_index)
-    check_leader_epoch(replica, asked.current_leader_epoch)
+    replica.check_leader_epoch(asked.current_leader_epoch)
     log = replica.log
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

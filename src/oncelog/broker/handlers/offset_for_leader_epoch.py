@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.fetch_consumers import check_leader_epoch
 from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
@@ -45,7 +44,7 @@ def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, c
         if not ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER):
             ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic)
         replica = partitions.require(topic, asked.partition)
-        check_leader_epoch(replica, asked.current_leader_epoch)
+        replica.check_leader_epoch(asked.current_leader_epoch)
     except ProtocolError as error:
         found.error_code = error.code
     else:

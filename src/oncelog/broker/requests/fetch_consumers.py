@@ -10,17 +10,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import iter_batches
 
 
-def check_leader_epoch(replica: Replica, epoch: int) -> None:
-    """Raise FENCED_LEADER_EPOCH if the epoch is too old, UNKNOWN_LEADER_EPOCH if it is too new (KIP-320).
-
-    A negative epoch is not checked.
-    """
-    if epoch < 0 or epoch == replica.leader_epoch:
-        return
-    code = ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-    raise ProtocolError(code, f"leader epoch {epoch} of the request is not the current one, {replica.leader_epoch}")
-
-
 def reachable_racks(
     image: MetadataImage, node_id: int, connected: FollowerConnections, listener: str
 ) -> dict[int, str | None]:
