@@ -12,6 +12,7 @@ import pytest
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.coordinator.groups.classic.group import ClassicGroup
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.group import Layouts
 from oncelog.coordinator.groups.records import LAYOUTS
 from oncelog.coordinator.groups.registry import GroupConfig, Registry
 from oncelog.coordinator.timers import Now
@@ -19,6 +20,7 @@ from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.list_groups import ListedGroup
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
+from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from oncelog.protocol.schema import Message, array, int32, string
 from support.group_driver import GROUP, GroupDriver, Waiting
@@ -91,7 +93,7 @@ class Crowds:
     """The second kind."""
 
     name = Crowd.KIND
-    keys: tuple[type[Message], ...] = (CrowdKey,)
+    layouts: ClassVar[Layouts] = {KEY_VERSION: (CrowdKey, CrowdValue)}
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -126,7 +128,7 @@ class Crowds:
 class CrowdDriver(GroupDriver):
     """A coordinator of both kinds."""
 
-    layouts = LAYOUTS | {KEY_VERSION: (CrowdKey, CrowdValue)}
+    layouts = LAYOUTS | Crowds.layouts
 
     def __init__(self) -> None:
         super().__init__(GroupConfig(offsets_retention_ms=RETENTION_MS, retention_check_interval_ms=HOUR_MS))
@@ -234,6 +236,13 @@ def test_each_kind_gets_the_changes_of_topics(crowds: CrowdDriver) -> None:
     effects = crowds.coordinator.topics_changed(frozenset({"t", "u"}), crowds.now)
     assert crowds.crowds.topics == {"t", "u"}
     assert [reply.response for reply in effects.replies] == ["seen"]
+
+
+def test_records_of_each_kind_can_be_decoded() -> None:
+    """A coordinator that is loaded ignores records without a layout, so the groups of their kind would be lost."""
+    coordinator = GroupCoordinator(GroupConfig(), str)
+    layouts: Layouts = {version: layout for version, layout in LAYOUTS.items() if layout[0] is not OffsetCommitKey}
+    assert layouts == {v: layout for kind in coordinator.registry.kinds.values() for v, layout in kind.layouts.items()}
 
 
 # -- what keeps them apart ------------------------------------------------------------------------------------------

@@ -64,8 +64,8 @@ class GroupKind(Protocol):
 
     name: str
     """The type of the groups in ListGroups, spelled as in Kafka's coordinator (`Group.GroupType`)."""
-    keys: tuple[type[Message], ...]
-    """The types of the keys of its records."""
+    layouts: ClassVar[Layouts]
+    """The layouts of its records. `records.LAYOUTS` includes those of each kind."""
 
     def replay(self, key: Any, value: Any) -> None:
         """Apply a record of this kind. `value` is None for a tombstone, which deletes only groups of this kind."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.groups.classic import group as classic
+from oncelog.coordinator.groups.classic.groups import ClassicGroups
 from oncelog.coordinator.groups.group import Layouts
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.schema import NO_UUID, read_version
@@ -20,7 +20,7 @@ OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 
 _OFFSET = OffsetCommitKey, OffsetCommitValue
-LAYOUTS: Layouts = {0: _OFFSET, OFFSET_KEY_VERSION: _OFFSET, **classic.LAYOUTS}
+LAYOUTS: Layouts = {0: _OFFSET, OFFSET_KEY_VERSION: _OFFSET, **ClassicGroups.layouts}
 
 
 @dataclass(frozen=True, slots=True)

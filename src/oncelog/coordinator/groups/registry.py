@@ -46,7 +46,7 @@ class Registry:
     def register(self, kind: GroupKind) -> None:
         """Add a kind of groups."""
         self.kinds[kind.name] = kind
-        self._kind_of_key.update(dict.fromkeys(kind.keys, kind))
+        self._kind_of_key.update((key, kind) for key, _ in kind.layouts.values())
 
     def kind_of(self, group: Group) -> GroupKind:
         """Return the kind of a group."""

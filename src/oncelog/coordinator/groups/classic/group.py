@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.classic.member import Member, Protocols
-from oncelog.coordinator.groups.group import Layouts
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue, MemberMetadata
@@ -28,7 +27,6 @@ CONSUMER_PROTOCOL = "consumer"
 
 KEY_VERSION = 2
 VALUE_VERSION = 3
-LAYOUTS: Layouts = {KEY_VERSION: (GroupMetadataKey, GroupMetadataValue)}
 
 NO_TIMESTAMP = -1
 """The time of a state that no record contains."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from oncelog.coordinator.effects import Effects, Reply
 from oncelog.coordinator.groups.classic import membership
-from oncelog.coordinator.groups.classic.group import NO_TIMESTAMP, ClassicGroup, GroupState
+from oncelog.coordinator.groups.classic.group import KEY_VERSION, NO_TIMESTAMP, ClassicGroup, GroupState
 from oncelog.coordinator.groups.classic.membership import Joining
 from oncelog.coordinator.groups.classic.operation import GroupOperation
 from oncelog.coordinator.groups.classic.queries import described, unknown
+from oncelog.coordinator.groups.group import Layouts
 from oncelog.coordinator.groups.registry import Registry
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode
@@ -19,7 +20,6 @@ from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from oncelog.protocol.schema import Message
 
 
 class ClassicGroups:
@@ -30,7 +30,7 @@ class ClassicGroups:
     """
 
     name = ClassicGroup.KIND
-    keys: tuple[type[Message], ...] = (GroupMetadataKey,)
+    layouts: ClassVar[Layouts] = {KEY_VERSION: (GroupMetadataKey, GroupMetadataValue)}
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
