@@ -5,13 +5,14 @@ The second kind has counted members instead of a protocol. Its records have thei
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.coordinator.groups.classic.group import ClassicGroup
-from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.coordinator import CLEANUP_LIMIT, GroupCoordinator
 from oncelog.coordinator.groups.group import Layouts
 from oncelog.coordinator.groups.records import LAYOUTS
 from oncelog.coordinator.groups.registry import GroupConfig, Registry
@@ -29,12 +30,15 @@ KEY_VERSION = 90
 HOUR_MS = 3_600_000
 RETENTION_MS = 24 * HOUR_MS
 PRODUCER = 7
+PARTS = 3
+"""The number of tombstones that delete a crowd."""
 
 
 class CrowdKey(Message, versions=(KEY_VERSION, KEY_VERSION)):
-    """The key of a crowd's record."""
+    """The key of a crowd's record. Only part 0 has a value."""
 
     group: str = string()
+    part: int = int32()
 
 
 class CrowdValue(Message, versions=(0, 0)):
@@ -86,7 +90,8 @@ class Crowd:
         return ListedGroup(group_id=self.group_id, protocol_type="c", group_state=state, group_type=self.KIND)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        return [CoordinatorRecord(CrowdKey(group=self.group_id), KEY_VERSION, None)]
+        keys = (CrowdKey(group=self.group_id, part=part) for part in range(PARTS))
+        return [CoordinatorRecord(key, KEY_VERSION, None) for key in keys]
 
 
 class Crowds:
@@ -210,6 +215,21 @@ def test_offsets_of_each_kind_expire_by_its_rule(crowds: CrowdDriver) -> None:
     crowds.crowd(0)
     crowds.pass_time(2 * HOUR_MS)
     assert (crowds.fetch(), crowds.kind(), crowds.kind(crowds.reloaded())) == (-1, None, None)
+
+
+def test_tombstones_of_a_group_are_in_one_batch(crowds: CrowdDriver) -> None:
+    """After a crash between two batches, half a group would be loaded."""
+    for number in range(CLEANUP_LIMIT):
+        crowds.apply(crowds.crowds.set(f"g{number}", 0))
+    batches = []
+    while crowds.coordinator.groups:
+        due = crowds.coordinator.deadline()
+        assert due is not None
+        crowds.now_ms = max(due, crowds.now_ms)
+        batches.append(Counter(record.key.group for record in crowds.apply(crowds.coordinator.tick(crowds.now))))
+    counts = [count for batch in batches for count in batch.values()]
+    assert counts == [PARTS] * CLEANUP_LIMIT
+    assert CLEANUP_LIMIT <= max(batch.total() for batch in batches) < CLEANUP_LIMIT + PARTS
 
 
 def test_groups_of_each_kind_are_listed_by_its_name(crowds: CrowdDriver) -> None:

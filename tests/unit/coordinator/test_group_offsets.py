@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from uuid import UUID
 
 import pytest
@@ -195,7 +196,7 @@ def test_tombstone_drops_pending_offsets() -> None:
     driver.commit({("t", 0): 1, ("u", 0): 1})
     driver.commit_in_transaction(PRODUCER, {("t", 0): 2})
     driver.commit_in_transaction(OTHER, {("t", 0): 3, ("u", 0): 4})
-    driver.apply(Effects([record for record in driver.coordinator.delete_topic_offsets("t", topic_id) if record]))
+    driver.apply(Effects(list(chain.from_iterable(driver.coordinator.delete_topic_offsets("t", topic_id)))))
     assert driver.fetch(stable=True) == -1
     driver.marker(PRODUCER, True)
     driver.marker(OTHER, True)
@@ -328,7 +329,7 @@ def test_deletion_of_a_topic_keeps_offsets_of_a_new_topic_of_that_name() -> None
     driver.commit({("t", 0): 1, ("t", 1): 1})
     found = driver.coordinator.delete_topic_offsets("t", UUID(int=1))
     driver.commit({("t", 1): 2})
-    driver.apply(Effects([record for record in found if record]))
+    driver.apply(Effects(list(chain.from_iterable(found))))
     assert (driver.fetch(), driver.fetch("t", 1)) == (-1, 2)
 
 

@@ -7,7 +7,7 @@ it was away meanwhile, asks the tree which of its topics are deleted. Kafka does
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
@@ -19,8 +19,9 @@ from oncelog.cluster.image_nodes import created_ms
 from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.cluster.topic_nodes import TOPICS
 from oncelog.cluster.topics import TopicInfo
-from oncelog.coordinator.effects import CoordinatorRecord, Effects
+from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.deletion import Tombstones
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Deletion:
 
     partition: int
     shard: GroupCoordinator
-    tombstones: Iterator[CoordinatorRecord | None]
+    tombstones: Tombstones
 
 
 class DeletedTopics:
@@ -65,11 +66,10 @@ class DeletedTopics:
         yielder = Yielder(KEYS_A_TURN)
         for deletion in deletions:
             effects = Effects()
-            for record in deletion.tombstones:
+            for records in deletion.tombstones:
                 await yielder.next()
-                if record is not None:
-                    effects.records.append(record)
-                if len(effects.records) == ITEMS_A_PART:
+                effects.records += records
+                if len(effects.records) >= ITEMS_A_PART:
                     self._shell.apply_if_served(deletion.partition, deletion.shard, effects)
                     effects = Effects()
                     await asyncio.sleep(0)

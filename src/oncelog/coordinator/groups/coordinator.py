@@ -14,6 +14,7 @@ from uuid import UUID
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.coordinator.groups import commits, deletion
 from oncelog.coordinator.groups.classic.groups import ClassicGroups
+from oncelog.coordinator.groups.deletion import Tombstones
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.offsets import OffsetStore
 from oncelog.coordinator.groups.registry import GroupConfig, Registry
@@ -27,7 +28,7 @@ from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 WAKE_LIMIT = 200
 """Groups that one tick processes."""
 CLEANUP_LIMIT = 200
-"""Tombstones that one tick writes in one batch, which takes some ms."""
+"""The number of tombstones from which on a batch takes no more offsets or groups. To write them takes some ms."""
 CLEANUP_CHECKS = 5000
 """Offsets and groups that one tick of the clean-up checks, which takes some ms."""
 CLEANUP_PAUSE_MS = 20
@@ -49,7 +50,7 @@ class GroupCoordinator:
         self.registry.register(self.classic)
         self._cleanup_due_ms: int | None = None
         self._next_cleanup_ms = 0
-        self._cleanup: list[Iterator[CoordinatorRecord | None]] = []
+        self._cleanup: list[Tombstones] = []
         """The remaining parts of the current clean-up. The last one in the list runs next."""
         self._now_ms = 0
         """The wall clock at the last tick."""
@@ -83,11 +84,11 @@ class GroupCoordinator:
         response, records = commits.accept_transactional(request, limit, now.wall_ms)
         return Effects(records, [Reply(token, response)])
 
-    def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
-        """Yield tombstones for the offsets of a deleted topic, and None when the caller may pause."""
+    def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Tombstones:
+        """Yield tombstones for the offsets of a deleted topic. The caller may pause."""
         return deletion.offsets_of_deleted_topic(self.offsets, topic, topic_id)
 
-    def delete_offsets_since(self, topic: str, since_ms: int) -> Iterator[CoordinatorRecord | None]:
+    def delete_offsets_since(self, topic: str, since_ms: int) -> Tombstones:
         """Yield tombstones for offsets of a topic that were committed after a time. See `delete_topic_offsets`."""
         return deletion.offsets_committed_since(self.offsets, topic, since_ms)
 
@@ -176,13 +177,12 @@ class GroupCoordinator:
             self._cleanup = [deletion.empty_groups(self.groups, self.offsets), expired]
         checked = 0
         while self._cleanup and not effects.records:  # the shell replays these records before the next kind
-            for record in islice(self._cleanup[-1], CLEANUP_CHECKS - checked):
+            for records in islice(self._cleanup[-1], CLEANUP_CHECKS - checked):
                 checked += 1
-                if record is not None:
-                    effects.records.append(record)
-                    if len(effects.records) == CLEANUP_LIMIT:
-                        break
-            if checked == CLEANUP_CHECKS or len(effects.records) == CLEANUP_LIMIT:
+                effects.records += records
+                if len(effects.records) >= CLEANUP_LIMIT:
+                    break
+            if checked == CLEANUP_CHECKS or len(effects.records) >= CLEANUP_LIMIT:
                 self._cleanup_due_ms = now.steady_ms + CLEANUP_PAUSE_MS
                 return
             self._cleanup.pop()

@@ -1,13 +1,13 @@
 """Tombstones of groups and offsets: deleted on request, expired, or of a deleted topic (KIP-211, KIP-229, KIP-496).
 
-A coordinator may have a million offsets. Functions that check all of them are generators. They yield None for
-each offset that stays, so that the caller can pause. The coordinator may change during a pause. Source: Kafka's
-`GroupCoordinatorShard.deleteGroups` and `OffsetMetadataManager`.
+A coordinator may have a million offsets. Functions that check all of them are generators (`Tombstones`), so that the
+caller can pause. The coordinator may change during a pause. Source: Kafka's `GroupCoordinatorShard.deleteGroups` and
+`OffsetMetadataManager`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -26,6 +26,11 @@ from oncelog.protocol.messages.offset_delete import (
 from oncelog.protocol.schema import NO_UUID
 
 Groups = Mapping[str, Group]
+Tombstones = Iterator[Sequence[CoordinatorRecord]]
+"""The tombstones of each offset or group that is checked, none if it stays. Those of a group belong in one batch.
+
+If a crash kept only some records of a group, the others would be loaded as a damaged group.
+"""
 
 # -- requests -------------------------------------------------------------------------------------------------------
 
@@ -100,9 +105,7 @@ def _all_offsets(store: OffsetStore, group_id: str) -> Iterator[CoordinatorRecor
 # -- expiry ---------------------------------------------------------------------------------------------------------
 
 
-def expired_offsets(
-    groups: Groups, store: OffsetStore, retention_ms: int, now_ms: Callable[[], int]
-) -> Iterator[CoordinatorRecord | None]:
+def expired_offsets(groups: Groups, store: OffsetStore, retention_ms: int, now_ms: Callable[[], int]) -> Tombstones:
     """Yield a tombstone for each expired offset.
 
     Keep an offset while a transaction has an offset pending for the partition (KAFKA-14505), and while a member reads
@@ -118,13 +121,13 @@ def expired_offsets(
                 or group.is_subscribed(partition[0])
                 or store.is_unstable(group_id, partition)
             ):
-                yield None
+                yield ()
             else:
-                yield offset_tombstone(group_id, *partition)
-        yield None
+                yield (offset_tombstone(group_id, *partition),)
+        yield ()
 
 
-def empty_groups(groups: Groups, store: OffsetStore) -> Iterator[CoordinatorRecord | None]:
+def empty_groups(groups: Groups, store: OffsetStore) -> Tombstones:
     """Yield tombstones for each group without members and offsets."""
     for group_id in tuple(groups):
         group = groups.get(group_id)
@@ -134,9 +137,9 @@ def empty_groups(groups: Groups, store: OffsetStore) -> Iterator[CoordinatorReco
             or store.committed(group_id)
             or any(True for _ in store.unstable(group_id))
         ):
-            yield None
+            yield ()
         else:
-            yield from group.tombstones()
+            yield group.tombstones()
 
 
 def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now_ms: int) -> bool:
@@ -151,7 +154,7 @@ def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now
 # -- deleted topics -------------------------------------------------------------------------------------------------
 
 
-def offsets_of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
+def offsets_of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Tombstones:
     """Yield a tombstone for each offset of a deleted topic, committed or pending.
 
     Keep the offsets that a group commits after this call: they belong to a new topic of the same name.
@@ -159,7 +162,7 @@ def offsets_of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> 
     return _older_offsets(store, topic, lambda offset: offset.topic_id in (NO_UUID, topic_id), store.newest)
 
 
-def offsets_committed_since(store: OffsetStore, topic: str, since_ms: int) -> Iterator[CoordinatorRecord | None]:
+def offsets_committed_since(store: OffsetStore, topic: str, since_ms: int) -> Tombstones:
     """Yield a tombstone for each partition of a name for which a group has committed an offset after `since_ms`.
 
     Keep the offsets that a group commits after this call, like `offsets_of_deleted_topic`.
@@ -176,12 +179,12 @@ def topics_with_offsets(store: OffsetStore) -> Iterator[str]:
 
 def _older_offsets(
     store: OffsetStore, topic: str, is_deleted: Callable[[CommittedOffset], bool], newest: int
-) -> Iterator[CoordinatorRecord | None]:
+) -> Tombstones:
     """Yield a tombstone for each partition of a topic with a deleted offset and no newer one."""
     for group_id in sorted(store.group_ids()):
         for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
             offsets = tuple(store.offsets_of(group_id, partition)) if partition[0] == topic else ()
             if any(map(is_deleted, offsets)) and all(offset.sequence <= newest for offset in offsets):
-                yield offset_tombstone(group_id, *partition)
+                yield (offset_tombstone(group_id, *partition),)
             else:
-                yield None
+                yield ()
