@@ -48,7 +48,7 @@ class Lifecycle(NamedTuple):
         Then load the coordinators, because clients wait for them. Open all other logs at the end.
         """
         await self.logs.open_suspects(suspects)
-        await self.member.logs_opened()
+        await self.member.registration.opened()
         await self.coordinators.load()
         await self.logs.open_all(self.member.image)
         import_record_handlers()
@@ -56,7 +56,7 @@ class Lifecycle(NamedTuple):
     async def stop(self, *, together: bool) -> None:
         """Hand over the partitions, answer the requests in progress, and close all logs. See `Broker.stop`."""
         if together:
-            self.member.stop_electing()
+            self.member.controller.close()
             self.in_sync.close()
         elif self.network.is_bound:
             await self.member.hand_over()
@@ -64,4 +64,4 @@ class Lifecycle(NamedTuple):
         await self.workers.close()
         await self.member.leave()
         self.coordinators.close()
-        await self.logs.close(self.member.note_at_stop)
+        await self.logs.close(self.member.registration.note_at_stop)

@@ -13,7 +13,7 @@ from oncelog.broker.lifecycle import Lifecycle
 from oncelog.broker.storage.all_logs import AllLogs
 
 COROUTINES = {
-    "member": ("enter", "register", "logs_opened", "hand_over", "leave"),
+    "member": ("enter", "register", "registration.opened", "hand_over", "leave"),
     "network": ("bind", "serve", "close"),
     "logs": ("open_suspects", "open_all", "close"),
     "coordinators": ("load",),
@@ -49,7 +49,7 @@ def test_broker_accepts_requests_after_its_registration_and_may_be_elected_after
     assert calls(parts) == [
         *("member.enter", "network.bind", "logs.suspects", "member.register", "prepare", "network.serve"),
         *("in_sync.start", "workers.spawn", "logs.start_upkeep"),
-        *("logs.open_suspects", "member.logs_opened", "coordinators.load", "logs.open_all"),
+        *("logs.open_suspects", "member.registration.opened", "coordinators.load", "logs.open_all"),
     ]
 
 
@@ -61,7 +61,7 @@ CLOSED = ["network.close", "workers.close", "member.leave", "coordinators.close"
     ("is_bound", "together", "first"),
     [
         (True, False, ["member.hand_over"]),
-        (True, True, ["member.stop_electing", "in_sync.close"]),
+        (True, True, ["member.controller.close", "in_sync.close"]),
         (False, False, []),
     ],
     ids=["alone", "with all brokers", "before its ports were bound"],

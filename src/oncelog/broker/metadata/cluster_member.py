@@ -67,14 +67,6 @@ class ClusterMember:
         await self.loader.catch_up()
         await self.controller.start()
 
-    async def logs_opened(self) -> None:
-        """Say that this broker may be elected for all partitions whose replicas it has. Raises StoreError."""
-        await self.registration.opened()
-
-    def stop_electing(self) -> None:
-        """End the work of the controller."""
-        self.controller.close()
-
     async def hand_over(self) -> None:
         """Ask the controller to let others lead, and wait until they do, for a limited time.
 
@@ -92,10 +84,6 @@ class ClusterMember:
                 await asyncio.sleep(SHARED_POLL_S)
         except StoreError as error:
             self.runtime.logger.error("cannot hand over the partitions of this broker: %r", error)
-
-    async def note_at_stop(self) -> None:
-        """Note failed log directories and the last generations for the next start. See `Registration.note_at_stop`."""
-        await self.registration.note_at_stop()
 
     async def leave(self) -> None:
         """End the session, so that others may lead, and stop following the metadata."""
