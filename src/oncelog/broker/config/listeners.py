@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oncelog.broker.config.errors import ConfigError
+from oncelog.net.server_options import PLAINTEXT
 
-PLAINTEXT = "PLAINTEXT"
 DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
 """Kafka's default listens on every interface, which is not safe for a broker without authentication."""
 _PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
