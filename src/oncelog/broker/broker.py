@@ -119,7 +119,7 @@ class Broker:
             config.broker_heartbeat_interval_ms,
             boot_id,
         )
-        self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
+        self.loader = MetadataLoader(self.store, self.metadata, runtime)
         self.registration = Registration(
             self.store,
             identity,
@@ -142,7 +142,7 @@ class Broker:
         self.directories = LogDirectories(self.disk, config.log_dirs, self.node_id, self.log)
         self.partitions = Partitions(self.metadata, self.config, self.directories, self.membership, self._runtime)
         self.checkpoints = self.partitions.checkpoints
-        self.new_logs = NewLogs(self.directories, self.partitions.unlinker, self.workers, self.now_ms)
+        self.new_logs = NewLogs(self.directories, self.partitions.unlinker, self._runtime)
 
     def _make_upkeep(self, metadata_dir: str | None) -> None:
         self.disk_failures = DiskFailures(
@@ -159,7 +159,7 @@ class Broker:
     def _make_coordinators(self, config: BrokerConfig) -> None:
         listener = config.inter_broker_listener_name or config.client_listeners[0].name
         self.peers = Peers(self.metadata, self.node_id, listener, self._runtime)
-        self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self.workers, self.log)
+        self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self._runtime)
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
         self.transactions = TransactionService(
@@ -215,7 +215,7 @@ class Broker:
         self._network = Network(self.server, self.peers, self.config, most_clients)
 
     def _make_replication(self) -> None:
-        starts = StartOffsets(self.checkpoints, self.directories, self.workers, self.log)
+        starts = StartOffsets(self.checkpoints, self.directories, self._runtime)
         self.replication = Replication(
             self.partitions, self.peers, self.config, starts, self.server.abort_all, self._runtime
         )

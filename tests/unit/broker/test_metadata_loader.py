@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.metadata import loader as loader_module
 from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime, Workers
 from oncelog.cluster import configs, features
 from oncelog.cluster.changes import PATH, ChangeLog
 from oncelog.cluster.image import MetadataCache, MetadataDelta
@@ -48,7 +49,7 @@ def with_loader(body: Callable[[FailingStore, MetadataLoader, MetadataCache], Co
         prepare(store)
         features.initialize(store, {})
         workers, cache = Workers(offload, LOGGER), MetadataCache()
-        loader = MetadataLoader(store, cache, workers, LOGGER)
+        loader = MetadataLoader(store, cache, Runtime(workers, lambda: 0, random.getrandbits, LOGGER))
         loader.load()
         try:
             await body(store, loader, cache)

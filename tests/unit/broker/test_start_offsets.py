@@ -51,7 +51,8 @@ def run(rounds: Rounds, body: Callable[[StartOffsets], Awaitable[None]]) -> None
         tasks: list[asyncio.Task[Any]] = []
         workers = SimpleNamespace(spawn=lambda work, _name: tasks.append(asyncio.ensure_future(work)))
         directories = SimpleNamespace(holding=lambda _path: rounds.directory)
-        starts = StartOffsets(rounds, directories, workers, logging.getLogger("starts"))  # type: ignore[arg-type]
+        runtime = SimpleNamespace(workers=workers, logger=logging.getLogger("starts"))
+        starts = StartOffsets(rounds, directories, runtime)  # type: ignore[arg-type]
         await body(starts)
         await asyncio.gather(*tasks)
         assert not starts.is_writing

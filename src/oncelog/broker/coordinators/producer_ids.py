@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Any
 
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.store import (
     BadVersionError,
     MetadataStore,
@@ -53,12 +52,12 @@ class BlockNode:
 class ProducerIdBlocks:
     """Reserve blocks of producer ids ahead of their use."""
 
-    def __init__(self, store: MetadataStore, node_id: int, workers: Workers, logger: logging.Logger) -> None:
+    def __init__(self, store: MetadataStore, node_id: int, runtime: Runtime) -> None:
         self.ids = ProducerIds(self.reserve)
         self._store = BlockNode(store)
         self._node_id = node_id
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._reserving: asyncio.Task[None] | None = None
         self._closed = False
 

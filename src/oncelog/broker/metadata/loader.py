@@ -8,13 +8,12 @@ and `MetadataPublisher`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from oncelog.broker.retrying import Problem
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster import changes
 from oncelog.cluster.brokers import BROKERS, CONTROLLER
 from oncelog.cluster.changes import ChangeLog
@@ -63,11 +62,11 @@ class Deadline:
 class MetadataLoader:
     """Read changes of the metadata, and publish them in order."""
 
-    def __init__(self, store: MetadataStore, cache: MetadataCache, workers: Workers, logger: logging.Logger) -> None:
+    def __init__(self, store: MetadataStore, cache: MetadataCache, runtime: Runtime) -> None:
         self._store = store
         self.cache = cache
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._log = ChangeLog(store)
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
@@ -79,7 +78,7 @@ class MetadataLoader:
         self._stale: set[str] = set()
         """The watched paths that have changed since they were read."""
         self._ends: list[Callable[[], None]] = []
-        self._problem = Problem(logger)
+        self._problem = Problem(runtime.logger)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each later change, after the earlier subscribers."""

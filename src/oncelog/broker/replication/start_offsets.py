@@ -8,12 +8,11 @@ in Kafka.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 
 RETRY_S = 1.0
@@ -23,13 +22,11 @@ RETRY_S = 1.0
 class StartOffsets:
     """Write the checkpoints of replicas whose log start has advanced. Replicas of one directory share the writes."""
 
-    def __init__(
-        self, checkpoints: Checkpoints, directories: LogDirectories, workers: Workers, logger: logging.Logger
-    ) -> None:
+    def __init__(self, checkpoints: Checkpoints, directories: LogDirectories, runtime: Runtime) -> None:
         self._checkpoints = checkpoints
         self._directories = directories
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._due: dict[DataDirectory, dict[Replica, int]] = {}
         """The log start offsets to write. One task works on each directory."""
 

@@ -7,7 +7,6 @@ the new files. The event loop renames them into place, so that an older round ne
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from oncelog.broker.retrying import shortage_backoff
 from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets, Offsets
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.turns import in_turns
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.steps import Steps, at_once
 
@@ -47,15 +46,14 @@ class Checkpoints:
         directories: LogDirectories,
         offsets: Callable[[DataDirectory], Steps[LogOffsets]],
         high_watermarks: Callable[[DataDirectory], Steps[Offsets]],
-        workers: Workers,
-        logger: logging.Logger,
+        runtime: Runtime,
     ) -> None:
         """`offsets` returns the offsets of all logs in a directory, `high_watermarks` only these."""
         self._directories = directories
         self._offsets = offsets
         self._high_watermarks = high_watermarks
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._rounds: dict[DataDirectory, _Rounds] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -11,13 +11,12 @@ only has too many open files, the round is retried.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from oncelog.broker.retrying import shortage_backoff
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime, Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
@@ -32,10 +31,10 @@ NEVER = 2**63 - 1
 class Flusher:
     """The implementation of `oncelog.cluster.replica.Flush`."""
 
-    def __init__(self, directories: LogDirectories, workers: Workers, logger: logging.Logger) -> None:
+    def __init__(self, directories: LogDirectories, runtime: Runtime) -> None:
         self._directories = directories
-        self._workers = workers
-        self._logger = logger
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._due: dict[GuardedDisk, dict[Replica, None]] = {}
         self._running: set[GuardedDisk] = set()
         self._timers: dict[Replica, asyncio.TimerHandle] = {}

@@ -16,7 +16,7 @@ from oncelog.broker.storage.data_directory import DELETE_SUFFIX
 from oncelog.broker.storage.log_directories import NAME_MAX, LogDirectories
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.replica import Replica
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ProtocolError
@@ -30,13 +30,11 @@ LOGS_A_JOB = 20
 class NewLogs:
     """Create the files of new logs for one broker."""
 
-    def __init__(
-        self, directories: LogDirectories, unlinker: Unlinker, workers: Workers, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, directories: LogDirectories, unlinker: Unlinker, runtime: Runtime) -> None:
         self._directories = directories
         self._unlinker = unlinker
-        self._workers = workers
-        self._now_ms = now_ms
+        self._workers = runtime.workers
+        self._now_ms = runtime.now_ms
         self._numbers = count()
         self._creating: dict[GuardedDisk, asyncio.Lock] = {}
 

@@ -50,20 +50,20 @@ class Partitions:
         membership: Membership,
         runtime: Runtime,
     ) -> None:
-        workers, logger = runtime.workers, runtime.logger
+        logger = runtime.logger
         self._cache = cache
         self._config = config
         self._directories = directories
-        self.flusher, self.unlinker = Flusher(directories, workers, logger), Unlinker(workers, logger)
+        self.flusher, self.unlinker = Flusher(directories, runtime), Unlinker(runtime)
         self._opener = LogOpener(cache, config, directories, self.flusher, self.unlinker, runtime)
-        self._workers = workers
+        self._workers = runtime.workers
         self._node_id = membership.node_id
         self.roles = Roles(cache, config, membership)
         self._now_ms = runtime.now_ms
         self._logger = logger
         self._replicas: dict[TopicPartition, Replica] = {}
         offsets = LogOffsetReader(directories, self._replicas, self.roles)
-        self.checkpoints = Checkpoints(directories, offsets.all, offsets.high_watermarks, workers, logger)
+        self.checkpoints = Checkpoints(directories, offsets.all, offsets.high_watermarks, runtime)
         self._deletions = Deletions(self._replicas, directories, logger)
         self._opening: dict[TopicPartition, Steps[Replica]] = {}
         """The remaining steps of the logs whose opening is in progress."""

@@ -8,11 +8,10 @@ Source: Kafka's ``LocalLog.deleteSegmentFiles``.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 from oncelog.broker.retrying import shortage_backoff
-from oncelog.broker.workers import Workers
+from oncelog.broker.workers import Runtime
 from oncelog.log.disk import TOO_MANY_OPEN
 from oncelog.log.guarded_disk import GuardedDisk
 
@@ -20,9 +19,9 @@ from oncelog.log.guarded_disk import GuardedDisk
 class Unlinker:
     """Unlink files and directories for one broker."""
 
-    def __init__(self, workers: Workers, logger: logging.Logger) -> None:
-        self._workers = workers
-        self._logger = logger
+    def __init__(self, runtime: Runtime) -> None:
+        self._workers = runtime.workers
+        self._logger = runtime.logger
         self._timers: set[asyncio.TimerHandle] = set()
         self._removing: dict[GuardedDisk, asyncio.Lock] = {}
 
