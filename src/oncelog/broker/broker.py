@@ -16,6 +16,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.coordinators import Coordinators
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics
 from oncelog.broker.coordinators.groups import GroupService, group_shell
+from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.transactions import TransactionService
@@ -163,20 +164,16 @@ class Broker:
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
         self.transactions = TransactionService(
-            self.metadata,
-            self.store,
-            self.partitions,
-            self.peers,
-            self._markers,
-            self.producer_ids,
-            config,
-            self._runtime,
+            self.metadata, self.partitions, self.peers, self.producer_ids, config, self._runtime
+        )
+        self._marker_writer = MarkerWriter(
+            self.transactions.shell, self.metadata, self.store, self._markers, self.peers, self._runtime
         )
         deleted_topics = DeletedTopics(shell, self.metadata, self.store, self._runtime)
         self.groups = GroupService(
             shell, self.config, self.metadata, self.partitions, self.transactions, deleted_topics
         )
-        self._coordinators = Coordinators(self.transactions, self.groups, self.workers)
+        self._coordinators = Coordinators(self.transactions, self.groups, self._marker_writer, self.workers)
 
     def _make_server(self, config: BrokerConfig, most_clients: int) -> None:
         limits = Limits(
@@ -243,6 +240,7 @@ class Broker:
         roles.term_ended.subscribe(self._coordinators.term_ended)
         roles.changed.subscribe(self.replication.role_changed, self._coordinators.role_changed)
         roles.isr_change_due.subscribe(self.in_sync.check)
+        self.transactions.shell.markers_due.subscribe(self._marker_writer.write)
         self.replication.truncations.ended.subscribe(self._coordinators.on_truncation_ended)
 
     @property

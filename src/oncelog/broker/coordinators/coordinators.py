@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.workers import Workers
@@ -14,8 +15,11 @@ from oncelog.cluster.replica import Replica
 class Coordinators:
     """The coordinators of both kinds."""
 
-    def __init__(self, transactions: TransactionService, groups: GroupService, workers: Workers) -> None:
+    def __init__(
+        self, transactions: TransactionService, groups: GroupService, markers: MarkerWriter, workers: Workers
+    ) -> None:
         self._transactions = transactions
+        self._markers = markers
         self._groups = groups
         self._workers = workers
         self._terms: dict[str, CoordinatorTerms[Any]] = {
@@ -48,4 +52,5 @@ class Coordinators:
     def close(self) -> None:
         """Append nothing from now on."""
         self._transactions.close()
+        self._markers.close()
         self._groups.shell.terms.close()

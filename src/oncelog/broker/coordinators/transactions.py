@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.coordinators.markers import MarkerWriter
-from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.coordinators.terms import CoordinatorTerms
@@ -18,7 +16,6 @@ from oncelog.broker.turns import counted
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.store import MetadataStore
 from oncelog.coordinator.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
@@ -51,15 +48,16 @@ _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 
 
 class TransactionService:
-    """Answer the requests of transactional producers. Errors are returned in the form of each API."""
+    """Answer the requests of transactional producers. Errors are returned in the form of each API.
+
+    `MarkerWriter` writes the markers that `shell` reports.
+    """
 
     def __init__(
         self,
         cache: MetadataCache,
-        store: MetadataStore,
         partitions: Partitions,
         peers: Peers,
-        markers: PartitionMarkers,
         producer_ids: ProducerIdBlocks,
         config: BrokerConfig,
         runtime: Runtime,
@@ -77,8 +75,6 @@ class TransactionService:
         self.shell = CoordinatorShell(terms, cache, runtime)
         self._peers = peers
         self._remote = RemoteCoordinators(peers, runtime.workers)
-        self._writer = MarkerWriter(self.shell, cache, store, markers, peers, runtime)
-        self.shell.markers_due.subscribe(self._writer.write)
 
     def _make_shard(self, epoch: int) -> TransactionCoordinator:
         self._settings.transaction_version = self._cache.image.feature_level(TRANSACTION_VERSION)
@@ -101,7 +97,6 @@ class TransactionService:
     def close(self) -> None:
         """Append nothing from now on."""
         self._producer_ids.close()
-        self._writer.close()
         self.shell.terms.close()
 
     # -- requests ---------------------------------------------------------------------------------------------------
