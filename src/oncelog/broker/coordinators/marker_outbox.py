@@ -31,7 +31,12 @@ Done = Callable[[dict[TopicPartition, ErrorCode]], None]
 
 
 class MarkerOutbox:
-    """The markers that wait for other brokers."""
+    """The markers that wait for other brokers.
+
+    A marker waits at most once, because `MarkerWriter` sends it again only after `done`. So there are at most as many
+    as the prepared transactions of the coordinators have partitions. If a coordinator is loaded again meanwhile, those
+    of its former term wait as well, until the broker has answered or has left the cluster.
+    """
 
     def __init__(self, peers: Peers, workers: Workers) -> None:
         self._peers = peers
