@@ -42,15 +42,16 @@ NOT_COMPILED = (
     "log/guarded_disk.py",  # its error inherits from OSError
     "log/snapshot.py",  # a test replaces a function that it calls
     "net/connection.py",  # only the client uses it; its errors inherit from OSError
+    "net/credentials.py",  # only reads settings
     "net/eager.py",  # `types.coroutine` accepts only generators of the interpreter
     "net/failures.py",  # its errors inherit from OSError
-    "net/jaas.py",  # only reads settings
     "net/sasl.py",  # only the client uses it
     "net/security.py",  # only the client uses it
     "net/session_renewal.py",  # only the client uses it
     "net/stalls.py",  # for debugging
     "net/threads.py",  # only the client uses it
     "net/tls_failures.py",  # only the client uses it
+    "net/tls_files.py",  # only reads files
     "net/traffic.py",  # only types
     "protocol/decoder.py",  # generates Python
     "protocol/encoder.py",  # generates Python
