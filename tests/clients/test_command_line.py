@@ -214,6 +214,33 @@ def test_ongoing_transaction_is_not_reported_as_hanging(tool: Tool, server: Serv
     assert consumed(tool, name, "--read-committed") == []
 
 
+def test_log_of_a_transaction_shows_each_state(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        with producer.transaction():
+            producer.send(name, b"x")
+        producer.begin_transaction()
+        producer.send(name, b"y")
+        producer.flush()
+        producer.abort_transaction()
+    (row,) = [row for row in tool.json("txn", "list", "--all") if row["transactional_id"] == name]
+    rows = [json.loads(line) for line in tool("txn", "log", name, "--format", "json").splitlines()]
+    assert {(row["partition"], row["key"]["data"]["transactionalId"]) for row in rows} == {(rows[0]["partition"], name)}
+    committed = ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
+    aborted = ["Ongoing", "PrepareAbort", "CompleteAbort"]
+    values = [row["value"]["data"] for row in rows]
+    assert [value["transactionStatusName"] for value in values] == [*committed, *aborted]
+    assert [value["transactionStatus"] for value in values] == [0, 1, 2, 4, 1, 3, 5]
+    assert {value["producerId"] for value in values} == {row["producer_id"]}
+    assert values[1]["transactionPartitions"] == [{"topic": name, "partitionIds": [0]}]
+    lines = tool("txn", "log", name).splitlines()
+    assert [line.split()[5:7] for line in lines] == [[name, state] for state in (*committed, *aborted)]
+    assert lines[1].endswith(f" {name}-0")
+    assert set(lines) <= set(tool("txn", "log").splitlines())
+    said = tool.fails(1, "txn", "log", f"{name}-missing")
+    assert f"'{name}-missing'; `oncelog txn list --all` lists all transactional ids" in said
+
+
 def test_open_transactions_are_listed_first_and_completed_ones_only_with_all(
     tool: Tool, server: Server, name: str
 ) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from oncelog import errors
-from oncelog.cli.common import connected, open_cluster
-from oncelog.cli.internal_records import message_json
+from oncelog.cli.common import connected
+from oncelog.cli.internal_records import message_json, read_records
 from oncelog.cli.partition_tailer import READ_COMMITTED, READ_UNCOMMITTED
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.records import Record
 from oncelog.protocol.schema import Message
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -67,8 +67,8 @@ def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form
 
     async def run() -> int:
         lines = 0
-        async for key, value in _records(bootstrap, name, isolation, follow):
-            line = shown(key, value, form, group=name, groups=groups)
+        async for _, record in read_records(bootstrap, CONSUMER_OFFSETS, name, isolation=isolation, follow=follow):
+            line = shown(record, form, group=name, groups=groups)
             if line is not None:
                 lines += 1
                 click.echo(line)
@@ -85,36 +85,12 @@ def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form
         )
 
 
-async def _records(
-    bootstrap: str, name: str | None, isolation: int, follow: bool
-) -> AsyncIterator[tuple[bytes, bytes | None]]:
-    """Yield keys and values of the group's partition, or of all partitions."""
-    from oncelog.cli.partition_tailer import BEGINNING, Marker, PartitionTailer
-    from oncelog.coordinator.partitioning import partition_for
-
-    async with open_cluster(bootstrap) as cluster:
-        try:
-            known = await cluster.topic(CONSUMER_OFFSETS)
-        except errors.UnknownTopicError:
-            if not follow:
-                return  # no group has committed anything yet
-            raise
-        count = len(known.partitions)
-        numbers = range(count) if name is None else [partition_for(name, count)]
-        tailer = PartitionTailer(cluster, CONSUMER_OFFSETS, numbers, isolation=isolation, markers=False)
-        await tailer.seek(BEGINNING)
-        async for _, item in tailer.read(None if follow else await tailer.ends()):
-            assert not isinstance(item, Marker)
-            if item.key is not None:
-                yield item.key, item.value
-
-
-def shown(key: bytes, value: bytes | None, form: str, *, group: str | None, groups: bool) -> str | None:
+def shown(item: Record, form: str, *, group: str | None, groups: bool) -> str | None:
     """Return the line of a record, or None if it belongs to another group or is of another kind.
 
     `groups`: show generations instead of offsets, in JSON only.
     """
-    record = decode_record(key, value)
+    record = None if item.key is None else decode_record(item.key, item.value)
     if record is None:
         return None
     asked = GroupMetadataKey if groups else OffsetCommitKey

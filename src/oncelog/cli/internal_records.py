@@ -1,18 +1,23 @@
-"""Decode records of the coordinators' topics for `oncelog log dump`, as Kafka's DumpLogSegments does."""
+"""Read the coordinators' topics from a cluster, and decode their records as Kafka's DumpLogSegments does."""
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import UUID
 
+from oncelog import errors
+from oncelog.cli.common import open_cluster
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record
+from oncelog.coordinator.transactions.metadata import TransactionState
 from oncelog.coordinator.transactions.records import decode_record as decode_transaction_record
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
+from oncelog.protocol.messages.transaction_log import TransactionLogValue
+from oncelog.protocol.records import Record
 from oncelog.protocol.schema import DecodeError, Message, read_version
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
@@ -25,6 +30,32 @@ _OF_TOPIC = {CONSUMER_OFFSETS: DECODERS["offsets"], TRANSACTION_STATE: DECODERS[
 def decoder_of(path: str) -> Decoder | None:
     """Return the decoder for a file, by the topic in the name of its directory. Return None for other topics."""
     return _OF_TOPIC.get(os.path.basename(os.path.dirname(os.path.abspath(path))).rpartition("-")[0])
+
+
+async def read_records(
+    bootstrap: str, topic: str, name: str | None, *, isolation: int, follow: bool
+) -> AsyncIterator[tuple[int, Record]]:
+    """Yield (partition, record) of the partition where the group or transactional id `name` lives, or of all.
+
+    Without `follow`, end at the present end of each partition; yield nothing if the topic does not exist yet.
+    """
+    from oncelog.cli.partition_tailer import BEGINNING, Marker, PartitionTailer
+    from oncelog.coordinator.partitioning import partition_for
+
+    async with open_cluster(bootstrap) as cluster:
+        try:
+            known = await cluster.topic(topic)
+        except errors.UnknownTopicError:
+            if not follow:
+                return  # no coordinator has written anything yet
+            raise
+        count = len(known.partitions)
+        numbers = range(count) if name is None else [partition_for(name, count)]
+        tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=False)
+        await tailer.seek(BEGINNING)
+        async for number, item in tailer.read(None if follow else await tailer.ends()):
+            assert not isinstance(item, Marker)
+            yield number, item
 
 
 def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[str, Any] | None:
@@ -44,11 +75,18 @@ def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[st
                     member.subscription, ConsumerProtocolSubscription, row["subscription"]
                 )
                 row["assignment"] = _of_consumer(member.assignment, ConsumerProtocolAssignment, row["assignment"])
+        if isinstance(record.value, TransactionLogValue):
+            fields["transactionStatusName"] = state_name(record.value.transaction_status)
         value_shown = {"version": record.value_version, "data": fields}
     return {
         "key": {"type": record.key_version, "data": message_json(record.key, record.key_version)},
         "value": value_shown,
     }
+
+
+def state_name(status: int) -> str:
+    """Return the name of a transaction's state by its number in the log: `PrepareCommit`."""
+    return TransactionState(status).text if status in set(TransactionState) else f"unknown ({status})"
 
 
 def _of_consumer(data: bytes, kind: type[Message], otherwise: str) -> dict[str, Any] | str:

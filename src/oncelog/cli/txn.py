@@ -34,6 +34,7 @@ txn = LazyGroup(
     table={
         "list": ("oncelog.cli.txn:list_transactions", "List transactional ids and their states."),
         "describe": ("oncelog.cli.txn:describe", "Show the producer and partitions of one transactional id."),
+        "log": ("oncelog.cli.txn_log:log", "Print the entries of __transaction_state."),
         "producers": ("oncelog.cli.txn:producers", "Show the state of a partition's producers."),
         "find-hanging": (
             "oncelog.cli.txn_hanging:find_hanging",

@@ -1,0 +1,79 @@
+"""`oncelog txn log`: print the entries of `__transaction_state`, the log of the transaction coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from oncelog.cli.common import connected, formatted, moment
+from oncelog.cli.internal_records import decoded, read_records, state_name
+from oncelog.cli.lazy import examples
+from oncelog.cli.partition_tailer import READ_UNCOMMITTED
+from oncelog.coordinator.transactions.records import decode_record
+from oncelog.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
+from oncelog.protocol.records import Record
+from oncelog.protocol.topics import TRANSACTION_STATE
+
+
+@click.command("log", epilog=examples("oncelog txn log etl-1", "oncelog txn log etl-1 --follow --format json"))
+@click.argument("transactional_id", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Continue with new entries as they arrive.")
+@connected
+@formatted
+def log(transactional_id: str | None, follow: bool, bootstrap: str, form: str) -> None:
+    """Print the entries of __transaction_state for TRANSACTIONAL_ID, or for all ids.
+
+    Each state that a transaction reaches is one entry, which is one line. The oldest comes first in each partition.
+    Compaction keeps at least the last entry of each id. With --format json, an entry has the form of Kafka 4's
+    formatter.
+    """
+
+    async def run() -> int:
+        lines = 0
+        records = read_records(
+            bootstrap, TRANSACTION_STATE, transactional_id, isolation=READ_UNCOMMITTED, follow=follow
+        )
+        async for partition, record in records:
+            line = shown(partition, record, form, transactional_id)
+            if line is not None:
+                lines += 1
+                click.echo(line)
+        return lines
+
+    try:
+        lines = asyncio.run(run())
+    except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends, as in `topic consume`
+        return
+    if transactional_id is not None and not lines:
+        raise click.ClickException(
+            f"{TRANSACTION_STATE} has no entry of a transactional id {transactional_id!r}; "
+            "`oncelog txn list --all` lists all transactional ids"
+        )
+
+
+def shown(partition: int, item: Record, form: str, transactional_id: str | None) -> str | None:
+    """Return the line of an entry, or None if it belongs to another transactional id."""
+    record = None if item.key is None else decode_record(item.key, item.value)
+    if record is None:
+        return None
+    assert isinstance(record.key, TransactionLogKey)
+    found = record.key.transactional_id
+    if transactional_id not in (None, found):
+        return None
+    if form == "json":
+        at = {"partition": partition, "offset": item.offset, "timestamp": item.timestamp}
+        return json.dumps({**at, **(decoded(item.key, item.value, decode_record) or {})}, ensure_ascii=False)
+    where = f"{TRANSACTION_STATE}-{partition} offset {item.offset} at {moment(item.timestamp)}"
+    if record.value is None:
+        return f"{where}: {found} is forgotten"
+    value = record.value
+    assert isinstance(value, TransactionLogValue)
+    names = [
+        f"{topic.topic}-{number}" for topic in value.transaction_partitions or () for number in topic.partition_ids
+    ]
+    producer = f"producer {value.producer_id}, epoch {value.producer_epoch}"
+    return f"{where}: {found} {state_name(value.transaction_status)} ({producer})" + "".join(
+        f" {each}" for each in names
+    )
