@@ -87,3 +87,22 @@ def test_markers_wait_longer_than_their_request() -> None:
         assert marked == ["marker"]
 
     stub.run(life)
+
+
+def test_operation_without_effects_waits_for_no_commit() -> None:
+    stub = BrokerStub(LogConfig(flush_messages=1))
+    stub.replica = leading_replica(TOPIC, stub.log, flush=NO_SYNC)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.terms.load()
+        shell.apply(0, Effects([record("t", 7)]))
+        assert stub.replica.term is not None
+        assert len(stub.replica.term.waits) == 1
+        shell.apply(0, Effects())
+        shell.apply_to_all(lambda _: Effects())
+        assert len(stub.replica.term.waits) == 1
+        stub.log.flush()
+        stub.replica.synced(1)
+        assert len(stub.replica.term.waits) == 0
+
+    stub.run(life)
