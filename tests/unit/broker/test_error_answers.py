@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import struct
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.requests import dispatch
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.error_responses import error_answer
 from oncelog.protocol.apis import ApiKey, messages
@@ -100,50 +97,28 @@ class Failing:
         raise LookupError("another bug")
 
 
-async def heartbeats(broker: Broker, count: int) -> list[int]:
-    """Send requests on one connection, and return the error codes of the responses."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-    for number in range(count):
-        header = RequestHeader(HeartbeatRequest.API_KEY, 4, number, "test")
-        frame = encode_request_header(header) + HeartbeatRequest(group_id="g").encode(4)
-        writer.write(struct.pack(">i", len(frame)) + frame)
-    found = []
-    for number in range(count):
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        view = memoryview(await reader.readexactly(size))
-        correlation_id, position = decode_response_header(view, HeartbeatRequest.API_KEY, 4)
-        assert correlation_id == number
-        found.append(HeartbeatResponse.decode(view[position:], 4).error_code)
-    writer.close()
-    return found
-
-
 def test_failing_handler_affects_no_other_answer(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def life(broker: Broker) -> None:
         monkeypatch.setattr(broker.groups, "heartbeat", Failing())
-        assert await heartbeats(broker, 5) == [CODE, CODE, CODE, ErrorCode.REQUEST_TIMED_OUT, 0]
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        for number in range(5):
+            header = RequestHeader(HeartbeatRequest.API_KEY, 4, number, "test")
+            frame = encode_request_header(header) + HeartbeatRequest(group_id="g").encode(4)
+            writer.write(struct.pack(">i", len(frame)) + frame)
+        found = []
+        for number in range(5):
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            view = memoryview(await reader.readexactly(size))
+            correlation_id, position = decode_response_header(view, HeartbeatRequest.API_KEY, 4)
+            assert correlation_id == number
+            found.append(HeartbeatResponse.decode(view[position:], 4).error_code)
+        assert found == [CODE, CODE, CODE, ErrorCode.REQUEST_TIMED_OUT, 0]
+        writer.close()
 
     with caplog.at_level(logging.ERROR):
         storage.run_broker(life)
     traced = [record for record in caplog.records if record.exc_info]
     assert len(traced) == 3, "each failure is logged once"
     assert "HEARTBEAT v4 of client 'test' failed" in traced[0].getMessage()
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(OSError(errno.EMFILE, "Too many open files"), ErrorCode.KAFKA_STORAGE_ERROR), (ImportError("a bug"), CODE)],
-)
-def test_handler_that_cannot_be_imported_is_imported_with_the_next_request(
-    error: Exception, code: ErrorCode, storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def life(broker: Broker) -> None:
-        monkeypatch.setattr(broker.groups, "heartbeat", lambda _request: HeartbeatResponse())
-        imports = Mock(side_effect=[error, dispatch._module(ApiKey.HEARTBEAT)])
-        monkeypatch.setattr(dispatch, "_module", imports)
-        assert await heartbeats(broker, 3) == [code, 0, 0]
-        assert imports.call_count == 2
-
-    storage.run_broker(life)

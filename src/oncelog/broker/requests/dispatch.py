@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
@@ -102,7 +101,7 @@ class Dispatcher:
                 if api_key == ApiKey.API_VERSIONS:
                     return self._unsupported_api_versions(header.correlation_id)
                 raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
-            route = self._routes[api_key, version] = _Route(api_key, version, self._import_and_handle)
+            route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key))
         context = RequestContext(
             api_key, version, header.correlation_id, header.client_id or "", session, self._authorizer
         )
@@ -132,20 +131,10 @@ class Dispatcher:
         response.answer = self._later(response.answer, request, context)
         return response
 
-    def _import_and_handle(self, request: Message, context: RequestContext) -> Any:
-        """Handle the first request of a route. If the import of the handler fails, the next request tries again.
-
-        Raises KAFKA_STORAGE_ERROR if the module cannot be read, for example if no file descriptor is free.
-        """
-        key = context.api_key
-        if key not in self._handlers:
-            try:
-                self._handlers[key] = bound_handler(self._services, key)
-            except OSError as error:
-                message = f"cannot import the handler of {ApiKey(key).name}: {error}"
-                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
-        handle = self._routes[key, context.api_version].handle = self._handlers[key]
-        return handle(request, context)
+    def _handler(self, api_key: int) -> Handler:
+        if api_key not in self._handlers:
+            self._handlers[api_key] = bound_handler(self._services, api_key)
+        return self._handlers[api_key]
 
     def _decode_in_thread(self, route: _Route, frame: memoryview, position: int, context: RequestContext) -> Deferred:
         refers_to_frame = SERVED[context.api_key].refers_to_frame
