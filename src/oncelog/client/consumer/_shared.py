@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
 from oncelog.client.calls import FORKED, Calls
@@ -12,7 +13,14 @@ from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.metrics.results import ConsumerMetrics
 from oncelog.client.other_names import CONSUMER, OtherNames
 from oncelog.client.records import check_partitions
+from oncelog.client.serialization.functions import require_formats
 from oncelog.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from oncelog.client.consumer.completed_fetch import CompletedFetch
+    from oncelog.columns.values import Format
 
 
 class ConsumerBase(OtherNames):
@@ -37,6 +45,20 @@ class ConsumerBase(OtherNames):
     def _named(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
         """Return the given partitions, default: all assigned ones. Raises UsageError."""
         return self.assignment() if partitions is None else check_partitions(partitions)
+
+    def _table_decoder(
+        self, headers: bool, key: Format | None, value: Format | None
+    ) -> Callable[[list[CompletedFetch]], pa.Table]:
+        """Check the arguments of `tables`. Return the function that converts fetches to a table."""
+        from oncelog.client.consumer.tables import decode
+
+        core, check = self._core, self.options["check_crcs"]
+        core.polls.check()
+        require_formats(self.options, "tables", key, value)
+        count = core.fetches.consumed
+        return partial(
+            decode, core.subscription, check_crcs=check, include_headers=headers, key=key, value=value, count=count
+        )
 
     def assignment(self) -> list[TopicPartition]:
         """Return the assigned (topic, partition) pairs. After `subscribe`, they are those of the last `poll`."""

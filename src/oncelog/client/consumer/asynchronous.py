@@ -26,7 +26,6 @@ from oncelog.client.records import (
 )
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
-from oncelog.client.serialization.functions import require_formats
 from oncelog.client.types import ConsumerRecord
 from oncelog.protocol.topics import TopicPartition
 
@@ -170,24 +169,14 @@ class Consumer(ConsumerBase):
     ) -> AsyncIterator[pa.Table]:
         """Yield Arrow tables of records, as `oncelog.Consumer.tables` does."""
         from oncelog.client import table_kernels
-        from oncelog.client.consumer.tables import decode
 
-        self._core.polls.check()
-        require_formats(self.options, "tables", key, value)
+        decode = self._table_decoder(headers, key, value)
         await table_kernels.load()
         while self._core.loop_continues(asyncio.current_task()):
             fetches = await self._core.poll_fetches(ms(timeout))
             if not fetches:
                 return
-            table = decode(
-                self._core.subscription,
-                fetches,
-                check_crcs=self.options["check_crcs"],
-                include_headers=headers,
-                key=key,
-                value=value,
-                count=self._core.fetches.consumed,
-            )
+            table = decode(fetches)
             if table.num_rows:
                 yield table
 

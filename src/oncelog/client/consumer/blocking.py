@@ -17,7 +17,6 @@ from oncelog.client.consumer.asynchronous import Consumer as Awaited
 from oncelog.client.consumer.rebalance import Listener
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.records import ms
-from oncelog.client.serialization.functions import require_formats
 from oncelog.client.types import ConsumerRecord
 from oncelog.protocol.topics import TopicPartition
 
@@ -209,11 +208,8 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         `key` and `value` are formats of `oncelog.formats`, such as `Json(schema)`. They convert the bytes to typed
         columns. If a format cannot read a value, the iterator yields the records before it, then raises BadRecordError.
         """
-        from oncelog.client.consumer.tables import decode
-
+        decode = self._table_decoder(headers, key, value)
         core, subscription = self._core, self._core.subscription
-        core.polls.check()
-        require_formats(self.options, "tables", key, value)
         while core.loop_continues(threading.get_ident()):
             mine = object()
             try:
@@ -222,15 +218,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
                 )
                 if not fetches:
                     return
-                table = decode(
-                    subscription,
-                    fetches,
-                    check_crcs=self.options["check_crcs"],
-                    include_headers=headers,
-                    key=key,
-                    value=value,
-                    count=self._core.fetches.consumed,
-                )
+                table = decode(fetches)
             finally:
                 if core.converting is mine:
                     core.converting = None

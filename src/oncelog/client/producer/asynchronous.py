@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
@@ -154,13 +155,14 @@ class Producer(ProducerBase):
             if topic not in core.counts:
                 with line.shared():
                     await core.learn_topic(topic)
+            append = partial(core.buffer.append, topic, data, name, timestamp=timestamp, headers=pairs)
             if (topic, partition) not in lines.waiting:
-                future = await self._add(deadline, topic, data, name, partition, timestamp, pairs)
+                future = await self._add(append, partition, deadline)
                 if future is not None:
                     return future
         async with lines.turn((topic, partition)) as line:  # sends to other partitions do not wait for this one
             while True:
-                future = await self._add(deadline, topic, data, name, partition, timestamp, pairs)
+                future = await self._add(append, partition, deadline)
                 if future is not None:
                     return future
                 with line.shared():
@@ -173,13 +175,14 @@ class Producer(ProducerBase):
             return serializers.serialize(topic, value, key, headers)
         return await asyncio.to_thread(serializers.serialize, topic, value, key, headers)
 
-    async def _add(self, deadline: float, topic: str, *rest: Any) -> RecordFuture | None:
-        """Add a record, and wait for memory. Return None if the partition is unknown."""
+    async def _add(
+        self, append: Callable[..., RecordFuture | None], partition: int | None, deadline: float
+    ) -> RecordFuture | None:
+        """Add a record by `append(partition=...)`, and wait for memory. Return None if the partition is unknown."""
         core = self._core
-        value, key, partition, timestamp, headers = rest
         while True:
             try:
-                return core.buffer.append(topic, value, key, partition, timestamp, headers)
+                return append(partition=partition)
             except NoRoomError as full:
                 partition = full.partition
                 left = deadline - asyncio.get_running_loop().time()
