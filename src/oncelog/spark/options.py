@@ -34,6 +34,10 @@ class SparkOption(NamedTuple):
 
     default: str
     doc: str
+    user: str = ""
+    """The part that uses a setting of Kafka's, if not all do."""
+    argument: str = ""
+    """The argument of `oncelog.client.BlockingCluster` that gets the value: a number if the default is one."""
 
 
 SHARED_OPTIONS: dict[str, SparkOption] = {
@@ -171,50 +175,23 @@ SINK_OPTIONS: dict[str, SparkOption] = {
 }
 BOOTSTRAP = "kafka.bootstrap.servers"
 
-CLIENT = {
-    "kafka.client.id": ("client_id", str),
-    "kafka.request.timeout.ms": ("request_timeout_ms", int),
-    "kafka.default.api.timeout.ms": ("api_timeout_ms", int),
-    "kafka.retry.backoff.ms": ("retry_backoff_ms", int),
-    "kafka.retry.backoff.max.ms": ("retry_backoff_max_ms", int),
-    "kafka.metadata.max.age.ms": ("metadata_max_age_ms", int),
-    "kafka.socket.connection.setup.timeout.ms": ("connect_timeout_ms", int),
-}
-"""Kafka's name -> (argument of `oncelog.client.BlockingCluster`, type)."""
-
 SOURCE, STREAM, SINK = "a source", "a streaming read", "a sink"
-OURS = {
-    "kafka.isolation.level": SOURCE,
-    "kafka.transaction.timeout.ms": SINK,
-    "kafka.group.id": STREAM,
-    "kafka.compression.type": SINK,
-    "kafka.max.partition.fetch.bytes": SOURCE,
-    "kafka.client.rack": SOURCE,
-    "kafka.max.request.size": SINK,
-}
-"""Other settings of Kafka's that have an effect -> the part that uses the setting."""
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
-USED_BY = {
-    **dict.fromkeys(SOURCE_OPTIONS, SOURCE),
-    **dict.fromkeys(STREAM_OPTIONS, STREAM),
-    **dict.fromkeys(SINK_OPTIONS, SINK),
-    **OURS,
-}
-del USED_BY["bootstrapTimeoutMs"]  # every part uses it
-"""Option -> the part that uses it. Source and sink may get the same options, and warn of those without effect."""
-
 KAFKA_OPTIONS: dict[str, SparkOption] = {
     "kafka.bootstrap.servers": SparkOption("", "Required. Brokers to connect to first, as `host:port,host:port`."),
     "kafka.isolation.level": SparkOption(
         "read_committed",
         "Source: `read_committed` reads no records of open and aborted transactions, `read_uncommitted` reads all.",
+        SOURCE,
     ),
-    "kafka.group.id": SparkOption("", "Streams: the same as `groupIdPrefix`, and takes precedence over it."),
+    "kafka.group.id": SparkOption("", "Streams: the same as `groupIdPrefix`, and takes precedence over it.", STREAM),
     "kafka.max.partition.fetch.bytes": SparkOption(
-        "8388608", "Source: maximum bytes of one partition in the response to a fetch."
+        "8388608", "Source: maximum bytes of one partition in the response to a fetch.", SOURCE
     ),
     "kafka.client.rack": SparkOption(
-        "", "Source: rack of the executors. Tasks then read from a replica in that rack, if the brokers allow it."
+        "",
+        "Source: rack of the executors. Tasks then read from a replica in that rack, if the brokers allow it.",
+        SOURCE,
     ),
     "kafka.transaction.timeout.ms": SparkOption(
         "900000",
@@ -222,22 +199,42 @@ KAFKA_OPTIONS: dict[str, SparkOption] = {
             "Sink: the coordinator aborts a task's transaction after this time. Tasks and commit must complete 60 s "
             "earlier. For longer batches, raise it together with the broker's `transaction.max.timeout.ms`."
         ),
+        SINK,
     ),
-    "kafka.compression.type": SparkOption("none", "Sink: codec of batches: none, gzip, snappy, lz4 or zstd."),
-    "kafka.max.request.size": SparkOption("1048576", "Sink: largest request, and therefore largest record, in bytes."),
-    "kafka.client.id": SparkOption("oncelog", "Name of the client in requests."),
-    "kafka.request.timeout.ms": SparkOption("30000", "How long to wait for the response to one request."),
-    "kafka.default.api.timeout.ms": SparkOption("60000", "How long a call retries before it fails."),
+    "kafka.compression.type": SparkOption("none", "Sink: codec of batches: none, gzip, snappy, lz4 or zstd.", SINK),
+    "kafka.max.request.size": SparkOption(
+        "1048576", "Sink: largest request, and therefore largest record, in bytes.", SINK
+    ),
+    "kafka.client.id": SparkOption("oncelog", "Name of the client in requests.", argument="client_id"),
+    "kafka.request.timeout.ms": SparkOption(
+        "30000", "How long to wait for the response to one request.", argument="request_timeout_ms"
+    ),
+    "kafka.default.api.timeout.ms": SparkOption(
+        "60000", "How long a call retries before it fails.", argument="api_timeout_ms"
+    ),
     "kafka.retry.backoff.ms": SparkOption(
-        "50", "Pause before the first retry of a request. It doubles with each retry."
+        "50", "Pause before the first retry of a request. It doubles with each retry.", argument="retry_backoff_ms"
     ),
-    "kafka.retry.backoff.max.ms": SparkOption("1000", "Longest pause between two retries of a request."),
-    "kafka.metadata.max.age.ms": SparkOption("300000", "Refresh topics, partitions and leaders after this time."),
+    "kafka.retry.backoff.max.ms": SparkOption(
+        "1000", "Longest pause between two retries of a request.", argument="retry_backoff_max_ms"
+    ),
+    "kafka.metadata.max.age.ms": SparkOption(
+        "300000", "Refresh topics, partitions and leaders after this time.", argument="metadata_max_age_ms"
+    ),
     "kafka.socket.connection.setup.timeout.ms": SparkOption(
-        "10000", "How long one attempt to connect to a broker may take."
+        "10000", "How long one attempt to connect to a broker may take.", argument="connect_timeout_ms"
     ),
 }
 """Settings of Kafka's clients that have an effect here."""
+
+USED_BY = {
+    **dict.fromkeys(SOURCE_OPTIONS, SOURCE),
+    **dict.fromkeys(STREAM_OPTIONS, STREAM),
+    **dict.fromkeys(SINK_OPTIONS, SINK),
+    **{name: each.user for name, each in KAFKA_OPTIONS.items() if each.user},
+}
+del USED_BY["bootstrapTimeoutMs"]  # every part uses it
+"""Option -> the part that uses it. Source and sink may get the same options, and warn of those without effect."""
 
 NO_EFFECT = {
     "kafka.linger.ms",
@@ -297,7 +294,7 @@ class Options:
         self._check_names(given)
 
     def _check_names(self, given: Mapping[str, str]) -> None:
-        kafka = {name.lower() for name in (BOOTSTRAP, *CLIENT, *OURS, *NO_EFFECT)}
+        kafka = {name.lower() for name in (*KAFKA_OPTIONS, *NO_EFFECT)}
         lower = {name.lower(): name for name in self._known}
         for name in given:
             small = name.lower()
@@ -387,10 +384,12 @@ class Options:
         except ConfigError:
             raise MisuseError(f"option {BOOTSTRAP}={servers!r}: it must be host:port,host:port") from None
         arguments: dict[str, Any] = {"bootstrap_servers": servers}
-        for name, (argument, kind) in CLIENT.items():
-            value = self.text(name) if kind is str else self.number(name, least=0)
+        for name, option in KAFKA_OPTIONS.items():
+            if not option.argument:
+                continue
+            value = self.number(name, least=0) if option.default.isdecimal() else self.text(name)
             if value is not None:
-                arguments[argument] = value
+                arguments[option.argument] = value
         secured = {name.removeprefix("kafka."): value for name, value in self._given.items() if _is_secured(name)}
         if secured:
             _require_hidden_key(secured)

@@ -130,7 +130,7 @@ def test_every_spark_option_has_a_description() -> None:
     known = {*spark.SOURCE_OPTIONS, *spark.SINK_OPTIONS, *spark.KAFKA_OPTIONS, *spark.FORBIDDEN}
     assert set(found) == known
     assert [name for name, cells in found.items() if not described(cells) and name not in spark.FORBIDDEN] == []
-    assert set(spark.KAFKA_OPTIONS) == {spark.BOOTSTRAP, *spark.CLIENT, *spark.OURS}
+    assert [name for name, each in spark.KAFKA_OPTIONS.items() if not (each.user or each.argument)] == [spark.BOOTSTRAP]
 
 
 def test_printed_defaults_of_spark_options_are_those_of_the_code() -> None:
@@ -146,8 +146,11 @@ def test_printed_defaults_of_spark_options_are_those_of_the_code() -> None:
     from oncelog.client.discovery.cluster import ClusterClient
 
     arguments = inspect.signature(ClusterClient).parameters
-    for name, (argument, _) in spark.CLIENT.items():
-        assert printed[name] == str(arguments[argument].default), name
+    of_client = {name: each.argument for name, each in kafka.items() if each.argument}
+    assert len(of_client) == 7
+    assert {name: printed[name] for name in of_client} == {
+        name: str(arguments[argument].default) for name, argument in of_client.items()
+    }
 
 
 # -- settings -------------------------------------------------------------------------------------------------------
