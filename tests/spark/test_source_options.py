@@ -32,8 +32,7 @@ from oncelog.spark.reading.options import (
     source_options,
 )
 from oncelog.spark.reading.stream import StreamSource
-from oncelog.spark.spelling import in_spark
-from oncelog.spark.user_errors import translate_errors
+from oncelog.spark.user_errors import in_spark, translate_errors
 from oncelog.spark.writing.options import sink_options
 from oncelog.spark.writing.sink import StreamSink
 from support.certificates import authority

@@ -18,7 +18,7 @@ from oncelog.client.options import is_security, read_security
 from oncelog.client.other_options import advice_for_unsupported
 from oncelog.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
-from oncelog.spark.spelling import in_spark
+from oncelog.spark.user_errors import in_spark
 
 if TYPE_CHECKING:
     from oncelog.client.blocking import BlockingCluster

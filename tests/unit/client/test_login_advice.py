@@ -13,8 +13,7 @@ from oncelog import errors
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.options import cluster_options
-from oncelog.client.security.advice import ADVICE
-from oncelog.client.security.options import SECURITY
+from oncelog.client.security.options import ADVICE, SECURITY
 from oncelog.net.failures import Cause
 from oncelog.net.security import Security
 from support.certificates import authority, signed_by

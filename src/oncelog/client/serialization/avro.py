@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oncelog.client.serialization.framing import frame, split_frame
 from oncelog.client.serialization.functions import SerializationContext
+from oncelog.client.serialization.plain import frame, split_frame
 from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.errors import ConfigError
 

@@ -1,12 +1,26 @@
-"""Serializers for text and JSON."""
+"""Serializers for text and JSON, and the framing of a schema registry."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from oncelog.client.serialization.framing import split_frame
 from oncelog.client.serialization.functions import SerializationContext
+
+FRAME_BYTES = 5
+"""A zero byte, and the schema's id in four bytes. The encoded data follows."""
+
+
+def frame(schema_id: int) -> bytes:
+    """Return the bytes before the data."""
+    return b"\0" + schema_id.to_bytes(FRAME_BYTES - 1, "big")
+
+
+def split_frame(data: bytes) -> tuple[int, bytes] | None:
+    """Return the schema's id and the encoded data, or None without the framing."""
+    if len(data) < FRAME_BYTES or data[0] != 0:
+        return None
+    return int.from_bytes(data[1:FRAME_BYTES], "big"), data[FRAME_BYTES:]
 
 
 class StringSerializer:
