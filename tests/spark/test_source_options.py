@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.client.other_options import OTHER_OPTIONS, OTHER_PREFIXES, Advice
-from oncelog.errors import AuthenticationError
+from oncelog.errors import AuthenticationError, TimedOutError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.datasource import OncelogDataSource
@@ -346,6 +347,26 @@ def test_options_of_the_other_direction_are_named_once(
     warn_once.cache_clear()
     make({name: value for name, value in ALL.items() if name.lower() not in idle.lower()})
     assert not caplog.records
+
+
+def test_failed_commit_for_lag_tools_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The query continues, because it needs only its checkpoint."""
+
+    class Unable:
+        cluster = None
+
+        def run_many(self, calls: list[Any]) -> None:
+            for call in calls:
+                call.close()
+            raise TimedOutError("the coordinator does not answer")
+
+    warn_once.cache_clear()
+    source = StreamSource({**GIVEN, "groupIdPrefix": "g"})
+    source._cluster = Unable()  # type: ignore[assignment]
+    for offset in range(3):
+        source.commit({"t": {"0": offset}})
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("cannot commit the query's progress to group 'g' for lag tools: the coordinator does not")
 
 
 def test_table_in_the_catalog_is_rejected_with_advice() -> None:

@@ -16,7 +16,7 @@ from oncelog.client.requests import offsets as offset_calls
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, warn_of_unused
+from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, warn_of_unused, warn_once
 from oncelog.spark.reading.notes import ids_in, noted, shown_id, starts_in
 from oncelog.spark.reading.offsets import EARLIEST, Flat, Offsets, Range, flattened, limited, nested, shown
 from oncelog.spark.reading.options import source_options
@@ -52,7 +52,6 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         self._ids: dict[str, UUID] = {}
         self._missing: set[str] = set()
         self._triggered = float("-inf")
-        self._warned = False
 
     def check_options(self) -> None:
         """Raise MisuseError if the options are wrong."""
@@ -291,7 +290,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
     def commit(self, end: Offsets) -> None:
         """Commit the progress to a group for lag tools: options groupIdPrefix or kafka.group.id.
 
-        The query itself uses its checkpoint only, so a failure is logged once.
+        The query itself uses its checkpoint only, so a failure is logged once for each cause.
         """
         if self.options.group is None:
             return
@@ -300,8 +299,4 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         try:
             self.cluster.run_many([offset_calls.commit(self.cluster.cluster, group, offsets, timeout_ms=COMMIT_MS)])
         except errors.OncelogError as error:
-            if not self._warned:
-                log.warning(
-                    "cannot commit the query's progress to group %r for lag tools: %s", self.options.group, error
-                )
-            self._warned = True
+            warn_once(f"cannot commit the query's progress to group {self.options.group!r} for lag tools: {error}")
