@@ -148,7 +148,7 @@ def test_close_ends_a_commit_that_cannot_complete(server: Server, admin: Admin, 
         producer.close(0.2)
         with pytest.raises(errors.ClientClosedError):
             committing.result(WITHIN_S)
-    assert read(server, name) == []
+    assert read(server.bootstrap, name) == []
 
 
 def test_close_waits_for_a_commit_that_can_complete(server: Server, admin: Admin, name: str, rejecting: Proxy) -> None:
@@ -161,7 +161,7 @@ def test_close_waits_for_a_commit_that_can_complete(server: Server, admin: Admin
         rejecting.rule = lambda request: PASS
         closing.result(WITHIN_S)
         committing.result(WITHIN_S)
-    wait_until(lambda: read(server, name) == [b"in a transaction"], "the record is visible")
+    wait_until(lambda: read(server.bootstrap, name) == [b"in a transaction"], "the record is visible")
 
 
 def test_close_aborts_the_transaction_if_its_commit_fails(

@@ -25,7 +25,7 @@ def test_added_partition_can_be_sent_to(server: Server, admin: Admin, name: str)
         admin.create_partitions(name, 4)
         table = pa.table({"value": ["c", "d"], "partition": [3, 0]})
         assert producer.send_table(name, table).result(WITHIN_S) == {(name, 3): 0, (name, 0): 0}
-    assert read(server, name, 4) == [b"d", b"a", b"b", b"c"]
+    assert read(server.bootstrap, name, 4) == [b"d", b"a", b"b", b"c"]
 
 
 def test_added_partition_can_be_sent_to_with_asyncio(server: Server, admin: Admin, name: str) -> None:
@@ -57,7 +57,7 @@ def test_partly_sent_table_continues_in_added_partition(
         sent = producer.send_table(name, table)
         assert sent.rows == 100
         assert sent.result(WITHIN_S) == {(name, 0): 0, (name, 1): 0}
-    assert read(server, name, 2) == [b"%d" % number for number in numbers]
+    assert read(server.bootstrap, name, 2) == [b"%d" % number for number in numbers]
 
 
 def test_error_names_missing_partition_and_wait_time(server: Server, admin: Admin, name: str) -> None:

@@ -117,7 +117,7 @@ def test_many_records_in_order(server: Server, admin: Admin, name: str) -> None:
         futures = [producer.send(name, b"%d" % i, partition=i % 3) for i in range(6_000)]
         producer.flush()
         assert [future.result(0).offset for future in futures] == [i // 3 for i in range(6_000)]
-    values = [int(value or b"") for value in read(server, name, 3)]
+    values = [int(value or b"") for value in read(server.bootstrap, name, 3)]
     assert values == [*range(0, 6_000, 3), *range(1, 6_000, 3), *range(2, 6_000, 3)]
 
 
@@ -359,7 +359,7 @@ def test_after_a_fork(server: Server, admin: Admin, name: str) -> None:
         capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ),
     )  # fmt: skip
     assert done.stdout == "fine []\n", done.stderr
-    assert read(server, name) == [b"parent", b"child", b"parent again"]
+    assert read(server.bootstrap, name) == [b"parent", b"child", b"parent again"]
 
 
 def test_admin(server: Server, admin: Admin, name: str) -> None:
@@ -411,7 +411,7 @@ def test_nothing_is_lost_or_duplicated_when_the_broker_is_killed(own_server: Ser
         transactional.commit_transaction()
         plain.flush()
         assert all(future.exception(60) is None for future in futures)
-    values = [int(value or b"") for value in read(own_server, topic)]
+    values = [int(value or b"") for value in read(own_server.bootstrap, topic)]
     assert values == list(range(1_000))
     with Consumer(own_server.bootstrap, **COMMITTED) as consumer:
         consumer.assign([(topic, 1)])

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer
 from support.docs_blocks import ROOT, blocks
+from support.history import check_once
 from support.processes import ManagedProcess, wait_until
 from support.servers import Server
 
@@ -132,7 +132,7 @@ def test_output_is_exact_while_both_versions_are_killed_in_turn(
     process = run(KILLS)
     wait_until(lambda: len(values(own_server, service.target)) >= done, "the output is complete", timeout=60)
     assert process.stop() == 0, process.output()
-    assert Counter(map(service.number, values(own_server, service.target))) == Counter(range(done))
+    check_once(range(done), map(service.number, values(own_server, service.target)))
 
 
 def test_versions_share_the_partitions_of_a_group(own_server: Server, start: Start) -> None:
@@ -153,4 +153,4 @@ def test_versions_share_the_partitions_of_a_group(own_server: Server, start: Sta
         wait_until(lambda: len(values(own_server, "mails")) >= 90, "all invoices are mailed", timeout=60)
         assert [member.stop() for member in members] == [0, 0]
         assert all("mailed" in "".join(member.lines()) for member in members)
-        assert Counter(values(own_server, "mails")) == Counter(b"invoice %d" % number for number in range(90))
+        check_once((b"invoice %d" % number for number in range(90)), values(own_server, "mails"))

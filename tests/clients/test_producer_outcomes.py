@@ -262,7 +262,7 @@ def test_purge_drops_what_waits_and_what_is_in_flight(wire: Wire, server: Server
         assert "may or may not be in the log" in str(sent.exception(0))
         gate.set()
         assert producer.send(name, b"after", partition=0).result(30).offset == 2
-    assert read(server, name) == [b"before", b"sent", b"after"]
+    assert read(server.bootstrap, name) == [b"before", b"sent", b"after"]
     with pytest.raises(errors.ClientClosedError):
         producer.purge()
 

@@ -35,8 +35,8 @@ def test_commit_abort_and_empty_transaction(server: Server, admin: Admin, name: 
             pass
         with producer.transaction() as txn:
             txn.send(name, b"3", partition=0)
-    assert read(server, name, 2) == [b"1", b"3", b"2"]
-    assert read(server, name, 2, committed=False) == [b"1", b"aborted", b"3", b"2"]
+    assert read(server.bootstrap, name, 2) == [b"1", b"3", b"2"]
+    assert read(server.bootstrap, name, 2, committed=False) == [b"1", b"aborted", b"3", b"2"]
 
 
 def test_successor_fences_the_producer_and_aborts(server: Server, admin: Admin, name: str) -> None:
@@ -62,7 +62,7 @@ def test_successor_fences_the_producer_and_aborts(server: Server, admin: Admin, 
             committing.commit_transaction()
         committing.close()
     old.close()
-    assert read(server, name) == [b"new"]
+    assert read(server.bootstrap, name) == [b"new"]
 
 
 def test_misuse_errors_say_what_to_do(server: Server, admin: Admin, name: str) -> None:
@@ -97,7 +97,7 @@ def test_producer_recovers_from_a_transaction_timeout(server: Server, admin: Adm
         producer.abort_transaction()
         with producer.transaction() as txn:
             txn.send(name, b"in time")
-    assert read(server, name) == [b"in time"]
+    assert read(server.bootstrap, name) == [b"in time"]
 
 
 def test_detached_transaction_is_ended_by_another_process(server: Server, admin: Admin, name: str) -> None:
@@ -120,7 +120,7 @@ def test_detached_transaction_is_ended_by_another_process(server: Server, admin:
         )
         for _ in range(2):
             raise_for_error(cluster.call_coordinator("transaction", name, request))
-    assert read(server, name, 2) == [b"0", b"1"]
+    assert read(server.bootstrap, name, 2) == [b"0", b"1"]
 
 
 def test_read_process_write(server: Server, admin: Admin, name: str) -> None:
@@ -149,7 +149,7 @@ def test_read_process_write(server: Server, admin: Admin, name: str) -> None:
                     done += len(records)
     # Apache Kafka answers EndTxn before the offsets are visible
     wait_until(lambda: admin.committed(name) == {(source, 0): 200, (source, 1): 200}, "the offsets are committed")
-    assert [int(value or b"") for value in read(server, sink, 2)] == [*range(0, 400, 2), *range(1, 400, 2)]
+    assert [int(value or b"") for value in read(server.bootstrap, sink, 2)] == [*range(0, 400, 2), *range(1, 400, 2)]
 
 
 def test_offsets_of_a_zombie_consumer_are_rejected(server: Server, admin: Admin, name: str) -> None:
@@ -189,7 +189,7 @@ def test_commit_that_the_group_rejects_leaves_nothing_to_abort(server: Server, a
                     wait_until(lambda: producer._core.manager.error, "the commit is rejected")  # type: ignore[union-attr]
             with producer.transaction() as txn:
                 txn.send(name, b"after it")
-    assert read(server, name, 1) == [b"after it", b"after it"]
+    assert read(server.bootstrap, name, 1) == [b"after it", b"after it"]
 
 
 def test_records_of_revoked_partitions_are_not_committed_without_their_offsets(

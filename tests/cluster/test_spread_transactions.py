@@ -16,6 +16,8 @@ from oncelog import errors
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from support.broker_sets import Brokers, run
+from support.history import check_once
+from support.reading import read
 from support.turns import until
 
 RECORDS = 300
@@ -144,8 +146,7 @@ def test_each_record_is_copied_once(tmp_path: Path, copy: Callable[[str, str, st
         assert not copying.done()
         await brokers.start(victim, listeners=f"PLAINTEXT://127.0.0.1:{port}", **settings)
         await copying
-        found = await asyncio.to_thread(read_committed, addresses)
-        assert sorted(found) == sorted(b"%d" % number for number in range(RECORDS))
+        check_once((b"%d" % number for number in range(RECORDS)), await asyncio.to_thread(read, addresses, "out", 3))
         for broker in brokers.running.values():
             states = [
                 transaction.state.text
@@ -161,15 +162,3 @@ def fill(bootstrap: str) -> None:
     with oncelog.Producer(bootstrap) as producer:
         for number in range(RECORDS):
             producer.send("in", b"%d" % number, partition=number % 3)
-
-
-def read_committed(bootstrap: str) -> list[bytes]:
-    """Read the topic `out` up to its end."""
-    with oncelog.Consumer(bootstrap, isolation_level="read_committed") as consumer:
-        partitions = [("out", index) for index in range(3)]
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(dict.fromkeys(partitions, 0))
-        values: list[bytes] = []
-        while any(consumer.position(*each) < end for each, end in ends.items()):
-            values += [bytes(each.value or b"") for each in consumer.poll(1.0)]
-    return values

@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 
-from support.transaction_world import ABORTED, COMMITTED, UNKNOWN, run
+from support.history import ABORTED, COMMITTED, UNKNOWN
+from support.transaction_world import run
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))

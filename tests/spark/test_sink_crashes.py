@@ -20,6 +20,7 @@ from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
 from spark.two_brokers import TwoBrokers
+from support.history import check_once
 from support.servers import Server
 
 ROWS = 6
@@ -42,9 +43,7 @@ def query(server: Server, name: str, tmp_path: Path) -> Query:
 def check(query: Query, batches: int) -> None:
     """Check every row of these batches once, no other rows, and nothing open."""
     wanted = {value for batch in range(batches) for value in query.values(batch, 1)[0]}
-    seen = values(query.bootstrap, query.topic)
-    assert set(seen) == wanted, f"lost {sorted(wanted - set(seen))}, too many {sorted(set(seen) - wanted)}"
-    assert set(seen.values()) <= {1}, f"doubled {[value for value, count in seen.items() if count > 1]}"
+    check_once(wanted, values(query.bootstrap, query.topic))
     assert not open_producers(query.bootstrap, query.topic, f"{query.prefix}-commits")
 
 

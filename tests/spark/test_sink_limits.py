@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +38,7 @@ from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
 from spark.test_sink_crashes import check
+from support.history import check_once
 from support.processes import wait_until
 from support.servers import Server
 
@@ -100,7 +100,7 @@ def test_topic_recreated_after_the_decision_does_not_block_later_batches(query: 
         admin.delete_topics(query.topic)
     create(query.bootstrap, query.topic)
     query.run(3)
-    assert values(query.bootstrap, query.topic) == Counter(value for slot in query.values(2, 2) for value in slot)
+    check_once((value for slot in query.values(2, 2) for value in slot), values(query.bootstrap, query.topic))
 
 
 def test_batch_with_too_little_time_left_is_not_decided(query: Query) -> None:

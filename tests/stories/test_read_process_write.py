@@ -13,10 +13,13 @@ import pytest
 from oncelog import Admin, Consumer, Producer
 from support.cures import EXAMPLES
 from support.docs_blocks import ROOT, blocks
+from support.history import check_once
 from support.processes import wait_until
+from support.reading import read
 from support.servers import OncelogCluster
 
-NUMBER = 30
+NUMBER, PARTITIONS = 30, 2
+WORDS = [b"WORD-%d" % number for number in range(NUMBER)]
 
 
 def transform(cluster: OncelogCluster, source: str, target: str, *arguments: str) -> int:
@@ -32,17 +35,17 @@ def test_each_record_is_processed_once(oncelog_cluster: OncelogCluster, name: st
     for step in ("sent", "offsets", "committed"):
         assert transform(oncelog_cluster, source, target, "--die", step) == -signal.SIGKILL
     assert transform(oncelog_cluster, source, target) == 0
-    assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
+    check_once(WORDS, read(oncelog_cluster.bootstrap, target, PARTITIONS))
     # The log also contains the killed attempts: only the transaction hides them.
-    assert len(read(oncelog_cluster, target, "read_uncommitted")) > NUMBER
+    assert len(read(oncelog_cluster.bootstrap, target, PARTITIONS, committed=False)) > NUMBER
 
 
 @pytest.mark.parametrize("step", ["sent", "offsets"])
 def test_aborted_block_is_processed_again(oncelog_cluster: OncelogCluster, name: str, step: str) -> None:
     source, target = filled(oncelog_cluster, name)
     assert transform(oncelog_cluster, source, target, "--abort", step) == 0
-    assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
-    assert len(read(oncelog_cluster, target, "read_uncommitted")) > NUMBER
+    check_once(WORDS, read(oncelog_cluster.bootstrap, target, PARTITIONS))
+    assert len(read(oncelog_cluster.bootstrap, target, PARTITIONS, committed=False)) > NUMBER
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/exactly-once.md", "docs/python-client.md"])
@@ -81,19 +84,8 @@ def test_loop_of_a_page_continues_at_once_after_a_kill(
 def filled(cluster: OncelogCluster, name: str) -> tuple[str, str]:
     source, target = name, f"{name}-out"
     with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([source, target], 2)
+        admin.create_topics([source, target], PARTITIONS)
     with Producer(cluster.bootstrap) as producer:
         for number in range(NUMBER):
             producer.send(source, f"word-{number}".encode(), key=str(number).encode())
     return source, target
-
-
-def read(cluster: OncelogCluster, name: str, isolation: str) -> list[str]:
-    partitions = [(name, 0), (name, 1)]
-    with Consumer(cluster.bootstrap, isolation_level=isolation, auto_offset_reset="earliest") as consumer:
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        words: list[str] = []
-        while any(consumer.position(*partition) < end for partition, end in ends.items()):
-            words += [(record.value or b"").decode() for record in consumer.poll()]
-    return sorted(words)

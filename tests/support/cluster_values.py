@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog.log.snapshot import decode_snapshot
@@ -11,21 +10,10 @@ from oncelog.protocol.records import decode_control, decode_records
 from oncelog.protocol.topics import TopicPartition
 from oncelog.sim.world import World
 from support.cluster_watch import COMPACTED, DiskWatch
+from support.history import ABORTED, COMMITTED, Written
 from support.replica_invariants import InvariantError, key_of
 
-COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 _ABORTED = struct.Struct(">hqqqq")
-
-
-@dataclass
-class Written:
-    """One transaction as its writer knows it."""
-
-    value: bytes
-    partitions: set[int] = field(default_factory=set)
-    acknowledged: set[int] = field(default_factory=set)
-    offset: int = -1
-    outcome: str = UNKNOWN
 
 
 def committed_values(
@@ -54,21 +42,6 @@ def committed_values(
     if undecided:
         raise InvariantError(12, f"{partition} has open transactions: {undecided}")
     return everything, [value for offset, value in sorted(everything.items()) if offset not in hidden]
-
-
-def check_transaction(written: Written, visible: list[list[bytes]]) -> None:
-    """Check that a transaction is whole or invisible. Invariant 8."""
-    pair = {written.value, written.value + b"+"}
-    found = {partition for partition, values in enumerate(visible) if pair & set(values)}
-    torn = any(not pair <= set(visible[partition]) for partition in found)
-    if written.outcome is COMMITTED:
-        wrong = found != written.partitions
-    elif written.outcome is ABORTED:
-        wrong = bool(found)
-    else:
-        wrong = bool(found) and not written.acknowledged <= found <= written.partitions
-    if torn or wrong:
-        raise InvariantError(8, f"{written} is visible in {found}")
 
 
 def check_offset(name: str, found: int, history: list[Written], visible: list[list[bytes]]) -> None:

@@ -51,16 +51,9 @@ from support.cluster_plans import (
     settings_of,
     workload_of,
 )
-from support.cluster_values import (
-    ABORTED,
-    COMMITTED,
-    Written,
-    check_offset,
-    check_replicas,
-    check_transaction,
-    committed_values,
-)
+from support.cluster_values import check_offset, check_replicas, committed_values
 from support.cluster_watch import CHECK_S, COMPACTED, Consumers, DiskWatch, StateWatch
+from support.history import ABORTED, COMMITTED, Written, check_transaction
 from support.raw_client import RefusedError
 from support.replica_invariants import InvariantError
 

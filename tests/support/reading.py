@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from oncelog import Consumer
-from support.servers import Server
 
 
-def read(server: Server, topic: str, partitions: int = 1, *, committed: bool = True) -> list[bytes | None]:
+def read(bootstrap: str, topic: str, partitions: int = 1, *, committed: bool = True) -> list[bytes | None]:
     """Return all readable values, by partition and offset."""
     level = "read_committed" if committed else "read_uncommitted"
-    with Consumer(server.bootstrap, auto_offset_reset="earliest", isolation_level=level) as consumer:
+    with Consumer(bootstrap, auto_offset_reset="earliest", isolation_level=level) as consumer:
         assigned = [(topic, index) for index in range(partitions)]
         consumer.assign(assigned)
         ends = consumer.end_offsets(assigned)

@@ -13,7 +13,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
@@ -40,6 +39,7 @@ from oncelog.sim.faults import AnyFault, Cut, Die, Kill, Pause, Reset, Slow
 from oncelog.sim.nemesis import Nemesis
 from oncelog.sim.plan import Plan, PlanError
 from oncelog.sim.world import PORT, World
+from support.history import ABORTED, COMMITTED, Written, check_transaction
 from support.raw_client import RawWriter, RefusedError
 
 HOST = "broker-1"
@@ -52,19 +52,6 @@ WORK_S = 2.0
 SESSIONS = 25
 """Of each writer. Most writers have no time for all of them."""
 TIMEOUTS_MS = (150, 600, 60_000)
-COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
-
-
-@dataclass
-class Written:
-    """One transaction as its writer knows it. `value` is what it wrote to each partition and as the group's offset."""
-
-    value: int
-    name: str
-    partitions: set[int] = field(default_factory=set)
-    acknowledged: set[int] = field(default_factory=set)
-    offset: bool = False
-    outcome: str = UNKNOWN
 
 
 class OldWriter(RawWriter):
@@ -307,16 +294,17 @@ class TransactionWorld:
                 return
 
     async def transaction(self, writer: Any, name: str, planned: Transaction) -> None:
-        written = Written(len(self.history) + 1, name)
+        number = len(self.history) + 1
+        written = Written(b"%d" % number, name)
         self.history.append(written)
         for partition in planned.partitions:
             written.partitions.add(partition)
-            value = str(written.value).encode()
-            await writer.write(self.topic, partition, [value, value + b"+"], self.world.now_ms())
+            values = [written.value, written.value + b"+"]
+            await writer.write(self.topic, partition, values, self.world.now_ms())
             written.acknowledged.add(partition)
         if planned.offset:
-            written.offset = True
-            await writer.commit_offset(name, written.value)
+            written.offset = number
+            await writer.commit_offset(name, number)
         await asyncio.sleep(planned.stall_s)  # the timeout may expire
         await writer.end(planned.commit)
         written.outcome = COMMITTED if planned.commit else ABORTED
@@ -367,31 +355,11 @@ class TransactionWorld:
         await asyncio.sleep(1)
         for partition in range(PARTITIONS):
             await self.look(reader, partition, until_stable=True)
-        counts = [Counter(values) for values in self.seen]
         for written in self.history:
-            self.check_transaction(written, counts)
+            check_transaction(written, self.seen)
+            self.outcomes[written.outcome] += 1
         for name in sorted(set(IDS)):
             await self.check_offset(reader, name)
-
-    def check_transaction(self, written: Written, counts: list[Counter[bytes | None]]) -> None:
-        value = str(written.value).encode()
-        found = {
-            (partition, each): counts[partition][each]
-            for partition in range(PARTITIONS)
-            for each in (value, value + b"+")
-        }
-        assert max(found.values()) <= 1, f"{written} was written twice: {found}"
-        visible = {partition for (partition, _), count in found.items() if count}
-        whole = visible == written.partitions and sum(found.values()) == 2 * len(written.partitions)
-        if written.outcome is COMMITTED:
-            assert whole, f"{written} is committed, but incomplete: {found}"
-        elif written.outcome is ABORTED:
-            assert not visible, f"{written} is aborted, but visible: {found}"
-        else:
-            # A write without a response may be present or not. Either all other writes are present, or none.
-            assert not visible or written.acknowledged <= visible <= written.partitions, f"torn: {written}: {found}"
-            assert all(found[p, value] == found[p, value + b"+"] for p in visible), f"torn: {written}: {found}"
-        self.outcomes[written.outcome] += 1
 
     async def check_offset(self, reader: RawWriter, name: str) -> None:
         """Check that the group's offset is that of the last transaction of the id that committed one."""
@@ -401,7 +369,8 @@ class TransactionWorld:
         )
         response = await reader.call(request, lambda r: r.groups[0].topics[0].partitions[0].error_code, 8)
         offset = response.groups[0].topics[0].partitions[0].committed_offset
-        with_offsets = {written.value: written for written in self.history if written.name == name and written.offset}
+        mine = [written for written in self.history if written.name == name]
+        with_offsets = {written.offset: written for written in mine if written.offset >= 0}
         in_order = [int(value) for value in self.seen_in_order() if value in {str(each) for each in with_offsets}]
         certain = [value for value in in_order if with_offsets[value].outcome is COMMITTED]
         assert offset == -1 or with_offsets[offset].outcome is not ABORTED, f"{name}: {offset} was aborted"
