@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oncelog import Admin, Producer
+from support.reading import read
 from support.servers import Server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -142,14 +143,7 @@ def check_failed_sends(shop: Shop, *, naive: bool) -> None:
 
 
 def _lost_orders(shop: Shop) -> int:
-    from oncelog import Consumer
-
-    with Consumer(shop.server.bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(shop.topic, 0)])
-        end = consumer.end_offsets([(shop.topic, 0)])[shop.topic, 0]
-        seen: set[int] = set()
-        while consumer.position(shop.topic, 0) < end:
-            seen |= {json.loads(record.value or b"{}")["order"] for record in consumer.poll()}
+    seen = {json.loads(value or b"{}")["order"] for value in read(shop.server.bootstrap, shop.topic)}
     return 20 - len(seen)
 
 
