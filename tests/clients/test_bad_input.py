@@ -32,6 +32,7 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.protocol.records import DEFAULT_DECOMPRESSED_LIMIT, Record, build_batch, build_control_batch, parse_header
 from oncelog.protocol.schema import Message, UnsupportedVersionError
 from support.servers import OncelogCluster
+from support.wire import frame_from
 
 TOPIC = "victim"
 MAX_RSS_KB = 150_000
@@ -84,21 +85,9 @@ def send_frame(sock: socket.socket, frame: bytes) -> None:
 
 def read_frame(sock: socket.socket) -> bytes | None:
     """Return the next answer, or None if the broker closes the connection."""
-    try:
-        prefix = _read(sock, 4)
-        return None if prefix is None else _read(sock, struct.unpack(">i", prefix)[0])
-    except ConnectionResetError:
-        return None
-
-
-def _read(sock: socket.socket, size: int) -> bytes | None:
-    data = b""
-    while len(data) < size:
-        more = sock.recv(size - len(data))
-        if not more:
-            return None
-        data += more
-    return data
+    with contextlib.suppress(ConnectionResetError):
+        return frame_from(sock)
+    return None
 
 
 def ask(cluster: OncelogCluster, request: Message, version: int) -> Message:

@@ -26,7 +26,7 @@ from oncelog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from oncelog.protocol.records import BatchHeader, parse_header
-from support.wire import WAIT_S
+from support.wire import WAIT_S, frame_from
 
 PASS, LOSE_REQUEST, LOSE_ANSWER, HOLD = "pass", "lose the request", "lose the answer", "hold"
 """The fate of a Produce request.
@@ -209,21 +209,6 @@ def redirect(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
         return await connect("127.0.0.1", proxy.port, **options)
 
     monkeypatch.setattr(connections, "connect", through)
-
-
-def frame_from(sock: socket.socket) -> bytes | None:
-    head = _exactly(sock, 4)
-    return None if head is None else _exactly(sock, struct.unpack(">i", head)[0])
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        got = sock.recv(size - len(data))
-        if not got:
-            return None
-        data += got
-    return bytes(data)
 
 
 def shut(sock: socket.socket) -> None:

@@ -8,7 +8,8 @@ import struct
 import threading
 
 from oncelog.protocol.apis import ApiKey
-from support.proxy import Proxy, frame_from, shut
+from support.proxy import Proxy, shut
+from support.wire import frame_from
 
 
 class SilentProxy(Proxy):

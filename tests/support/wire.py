@@ -76,6 +76,22 @@ def retried(ask: Callable[[], T], code: Callable[[T], int] = lambda answer: answ
     return until(ask, lambda answer: code(answer) not in LOADING, "a retriable error")
 
 
+def frame_from(sock: socket.socket) -> bytes | None:
+    """Return the next request or response, without its size, or None if the connection is closed before its end."""
+    head = _exactly(sock, 4)
+    return None if head is None else _exactly(sock, struct.unpack(">i", head)[0])
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        got = sock.recv(size - len(data))
+        if not got:
+            return None
+        data += got
+    return bytes(data)
+
+
 class Wire:
     """One connection."""
 
@@ -116,18 +132,12 @@ class Wire:
 
     def receive(self, request: Message, version: int) -> Any:
         """Return the next response on the connection, which must be that of `request`."""
-        frame = memoryview(self._read(struct.unpack(">i", self._read(4))[0]))
+        found = frame_from(self._socket)
+        if found is None:
+            raise ConnectionError("the broker closed the connection")
+        frame = memoryview(found)
         _, pos = decode_response_header(frame, request.API_KEY, version)
         return messages(ApiKey(request.API_KEY))[1].decode(frame[pos:], version)
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            got = self._socket.recv(size - len(data))
-            if not got:
-                raise ConnectionError("the broker closed the connection")
-            data += got
-        return bytes(data)
 
     # --- topics ---
 
