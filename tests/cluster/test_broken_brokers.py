@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from oncelog.cluster.brokers import read_registrations
 from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.cluster.topic_nodes import read_topic
 from support.command_line import ONCELOG
+from support.numbers import check_numbers, write_numbers
 from support.processes import children, wait_until
 from support.servers import OncelogCluster
 
@@ -47,7 +48,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 def data(up: Up) -> Path:
     """Return the data of three brokers that were stopped, with acknowledged records in a topic."""
     cluster = up("--topic", "t:3:3")
-    produce(cluster, 0)
+    write_numbers(cluster.bootstrap, range(RECORDS))
     assert cluster.stop() == 0
     return cluster.data
 
@@ -58,36 +59,6 @@ def closing_cluster(cluster: OncelogCluster) -> Iterator[OncelogCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def produce(cluster: OncelogCluster, first: int) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
-    failed: list[object] = []
-    for number in range(first, first + RECORDS):
-        producer.produce(
-            "t",
-            str(number),
-            partition=number % 3,
-            on_delivery=lambda error, _: failed.append(error) if error else None,
-        )
-    assert producer.flush(30) == 0
-    assert not failed
-
-
-def read(cluster: OncelogCluster, count: int) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none", "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
-    found: list[int] = []
-
-    def all_are_read() -> bool:
-        for message in consumer.consume(count, 1):
-            assert message.error() is None
-            found.append(int(message.value()))
-        return len(found) >= count
-
-    wait_until(all_are_read, "all records are read")
-    consumer.close()
-    return sorted(found)
 
 
 def partitions(cluster: OncelogCluster) -> list[Any]:
@@ -160,8 +131,8 @@ def test_others_run_until_the_directory_is_repaired(
     assert f"before it was ready, so its replicas in {folder} are not available. The other brokers run" in said
     assert f"once with --set lost.log.dirs={folder}" in said
     wait_until(lambda: in_sync(cluster) == {(1, 3)}, "broker 2 is not in sync")
-    produce(cluster, RECORDS)
-    assert read(cluster, 2 * RECORDS) == list(range(2 * RECORDS))
+    write_numbers(cluster.bootstrap, range(RECORDS, 2 * RECORDS))
+    check_numbers(cluster.bootstrap, 2 * RECORDS)
     put_back(folder)
     wait_until(lambda: "broker 2 is ready now, at 127.0.0.1:" in messages(cluster), "broker 2 has started")
     wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
@@ -195,7 +166,7 @@ def test_copied_cluster_without_a_directory_names_the_path_of_the_copy(up: Up, d
     assert f"run it once with --set {advised}" in said
     with closing_cluster(OncelogCluster(copy, arguments=(*arguments, "--set", advised))) as cluster:
         assert cluster.bootstrap.count(",") == 2
-        assert read(cluster, RECORDS) == list(range(RECORDS))
+        check_numbers(cluster.bootstrap, RECORDS)
         wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
 
 
@@ -206,14 +177,14 @@ def test_lost_disk_is_replaced_while_the_whole_cluster_starts(up: Up, data: Path
     assert cluster.bootstrap.count(",") == 2
     copied = "Partitions with other replicas are copied from them, and all other partitions start without records"
     assert f"log directory {folder} is lost. {copied}" in messages(cluster)
-    assert read(cluster, RECORDS) == list(range(RECORDS))
+    check_numbers(cluster.bootstrap, RECORDS)
     wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "broker 2 is in sync again")
     assert cluster.stop() == 0
     for broker in (1, 3):
         damage(data / f"broker-{broker}")
     cluster = up("--set", "unclean.leader.election.enable=true")
     assert cluster.bootstrap.count(",") == 0
-    assert read(cluster, RECORDS) == list(range(RECORDS))
+    check_numbers(cluster.bootstrap, RECORDS)
 
 
 def test_lost_disk_is_not_advised_again_if_the_setting_names_it(up: Up, data: Path) -> None:
@@ -248,7 +219,7 @@ def test_unclean_election_gives_up_a_disk_that_alone_was_in_sync(up: Up, data: P
     oncelog = Path(sys.executable).with_name("oncelog")
     alter = [oncelog, "topic", "alter", "t", "--config", "unclean.leader.election.enable=true"]
     subprocess.run([*alter, "-b", cluster.bootstrap], check=True)
-    assert read(cluster, RECORDS) == list(range(RECORDS))
+    check_numbers(cluster.bootstrap, RECORDS)
     assert leaders(cluster) <= {1, 3}
     wait_until(lambda: in_sync(cluster) == {(1, 2, 3)}, "all brokers are in sync again")
 
@@ -266,7 +237,7 @@ def test_broker_that_is_killed_before_it_is_ready_starts_again(up: Up, data: Pat
     killer.join()
     assert cluster.bootstrap.count(",") == 2
     assert "broker 2 ended by signal 9 before it was ready" in messages(cluster)
-    assert read(cluster, RECORDS) == list(range(RECORDS))
+    check_numbers(cluster.bootstrap, RECORDS)
     assert len(children(cluster.process.pid)) == 3
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from oncelog.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopic
 from oncelog.protocol.messages.metadata import MetadataResponse
 from support.broker_processes import BrokerProcesses, broker_processes, leaders, running
+from support.numbers import check_numbers, write_numbers
 from support.processes import wait_until
 
 ALL = (1, 2, 3)
@@ -36,44 +36,12 @@ def processes(tmp_path: Path) -> Iterator[BrokerProcesses]:
         assert result.error_code == 0
         for broker in ALL:
             processes.until(broker, lambda metadata: len(leaders(metadata)) == 3)
-        write(processes, range(RECORDS))
+        write_numbers(addresses(processes), range(RECORDS))
         yield processes
-
-
-def write(processes: BrokerProcesses, numbers: Iterable[int]) -> None:
-    """Write numbers with acks=all."""
-    producer = Producer({"bootstrap.servers": addresses(processes), "acks": "all"})
-    failed: list[object] = []
-    for number in numbers:
-        producer.produce(
-            "t",
-            str(number),
-            partition=number % 3,
-            on_delivery=lambda error, _: failed.append(error) if error else None,
-        )
-    assert producer.flush(60) == 0
-    assert not failed
 
 
 def addresses(processes: BrokerProcesses) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in processes.ports.values())
-
-
-def read(processes: BrokerProcesses, count: int = RECORDS) -> list[int]:
-    """Return the values of all records that a consumer reads."""
-    consumer = Consumer({"bootstrap.servers": addresses(processes), "group.id": "none", "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
-    found: list[int] = []
-
-    def all_are_read() -> bool:
-        for message in consumer.consume(count, 1):
-            assert message.error() is None
-            found.append(int(message.value()))
-        return len(found) >= count
-
-    wait_until(all_are_read, "all records are read")
-    consumer.close()
-    return sorted(found)
 
 
 def is_complete(metadata: MetadataResponse) -> bool:
@@ -103,13 +71,13 @@ def test_broker_that_starts_first_with_a_new_disk_copies_the_records_of_the_othe
     lose_disk(processes)
     for broker in (1, 3):
         processes.start(broker)
-    assert read(processes) == list(range(RECORDS))
+    check_numbers(addresses(processes), RECORDS)
     assert not {2, -1} & set(led_by(processes.metadata(1)))
     processes.until(1, is_complete)
     processes.kill(1)
     processes.kill(3)
     processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2])
-    assert read(processes) == list(range(RECORDS))
+    check_numbers(addresses(processes), RECORDS)
     processes.kill(2)
     processes.start(2)
     processes.until(2, lambda metadata: led_by(metadata) == [2, 2, 2])
@@ -125,7 +93,7 @@ def test_damaged_broker_that_starts_first_takes_no_records_of_the_others(
         shutil.copytree(folder, aside)
         processes.start(2)
     processes.until(2, is_complete)
-    write(processes, range(RECORDS, 2 * RECORDS))
+    write_numbers(addresses(processes), range(RECORDS, 2 * RECORDS))
     marks = folder / "replication-offset-checkpoint"
     wait_until(
         lambda: (
@@ -146,7 +114,7 @@ def test_damaged_broker_that_starts_first_takes_no_records_of_the_others(
     assert led_by(processes.metadata(2)) == [-1, -1, -1]
     for broker in (1, 3):
         processes.start(broker)
-    assert read(processes, 2 * RECORDS) == list(range(2 * RECORDS))
+    check_numbers(addresses(processes), 2 * RECORDS)
     processes.until(1, is_complete)
 
 
@@ -169,6 +137,6 @@ def test_only_an_unclean_election_gives_up_the_lost_disk_of_the_last_in_sync_rep
     request = ElectLeadersRequest(election_type=1, topic_partitions=topics, timeout_ms=5000)
     answer = processes.ask(processes.metadata(2).controller_id, request)
     assert {each.error_code for each in answer.replica_election_results[0].partition_result} == {0}
-    assert read(processes) == list(range(RECORDS))
+    check_numbers(addresses(processes), RECORDS)
     assert not {2, -1} & set(led_by(processes.metadata(1)))
     processes.until(1, is_complete)
