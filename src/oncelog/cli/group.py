@@ -72,7 +72,9 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str,
 @formatted
 def describe(name: str, bootstrap: str, form: str) -> None:
     """Show the members of the group NAME, and for each partition its committed offset, the end and the lag."""
+    from oncelog.cli.internal_records import home_partition
     from oncelog.protocol.errors import ErrorCode
+    from oncelog.protocol.topics import CONSUMER_OFFSETS
 
     with open_admin(bootstrap) as admin:
         found = admin.describe_group(name)
@@ -80,6 +82,7 @@ def describe(name: str, bootstrap: str, form: str) -> None:
             about = f"group {name!r} does not exist; `oncelog group list` lists all groups"
             raise click.ClickException(f"{about} ({ErrorCode.GROUP_ID_NOT_FOUND.name})")
         offsets = _offsets(admin, found)
+        home = home_partition(admin, CONSUMER_OFFSETS, name)
     members = [
         {
             "member_id": item.member_id,
@@ -93,12 +96,14 @@ def describe(name: str, bootstrap: str, form: str) -> None:
         for item in found.members
     ]
     if form == "json":
-        head = {"group": name, "type": found.type, "state": found.state, "coordinator": found.coordinator}
+        head = {"group": name, "type": found.type, "state": found.state}
+        where = {"coordinator": found.coordinator, "home_partition": home}
         protocol = {"protocol_type": found.protocol_type, "assignor": found.protocol}
-        show({**head, **protocol, "members": members, "offsets": offsets}, form)
+        show({**head, **where, **protocol, "members": members, "offsets": offsets}, form)
         return
     assignor = f"  assignor {found.protocol}" if found.protocol else ""
-    click.echo(f"group {name}  state {found.state}  coordinator {found.coordinator}{assignor}  members {len(members)}")
+    line = f"group {name}  state {found.state}  coordinator {found.coordinator} ({home}){assignor}"
+    click.echo(f"{line}  members {len(members)}")
     if members:
         show(members, form, ("member_id", "group_instance_id", "client_id", "client_host", "partitions"))
     if offsets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from oncelog import errors
@@ -21,6 +21,9 @@ from oncelog.protocol.records import Record
 from oncelog.protocol.schema import DecodeError, Message, read_version
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
+if TYPE_CHECKING:
+    from oncelog import Admin
+
 Decoder = Callable[[bytes, "bytes | None"], "CoordinatorRecord | None"]
 
 DECODERS: dict[str, Decoder] = {"offsets": decode_group_record, "transactions": decode_transaction_record}
@@ -30,6 +33,14 @@ _OF_TOPIC = {CONSUMER_OFFSETS: DECODERS["offsets"], TRANSACTION_STATE: DECODERS[
 def decoder_of(path: str) -> Decoder | None:
     """Return the decoder for a file, by the topic in the name of its directory. Return None for other topics."""
     return _OF_TOPIC.get(os.path.basename(os.path.dirname(os.path.abspath(path))).rpartition("-")[0])
+
+
+def home_partition(admin: Admin, topic: str, name: str) -> str:
+    """Return the partition of `topic` where a group or transactional id lives: its leader is the coordinator."""
+    from oncelog.coordinator.partitioning import partition_for
+
+    (known,) = admin.describe_topics(topic)
+    return f"{topic}-{partition_for(name, len(known.partitions))}"
 
 
 async def read_records(

@@ -49,7 +49,7 @@ FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States of a transactional id that has no open transaction."""
 TRANSACTION_COLUMNS = (
     *("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms"),
-    *("started", "duration_ms", "partitions"),
+    *("started", "duration_ms", "partitions", "home_partition"),
 )
 PRODUCER_COLUMNS = (
     *("producer_id", "producer_epoch", "latest_coordinator_epoch", "last_sequence"),
@@ -116,9 +116,13 @@ def list_transactions(
 @connected
 @formatted
 def describe(transactional_id: str, bootstrap: str, form: str) -> None:
-    """Show the producer, the timeout and the open partitions of TRANSACTIONAL_ID."""
+    """Show the producer, the timeout and the open partitions of TRANSACTIONAL_ID, and where its log is."""
+    from oncelog.cli.internal_records import home_partition
+    from oncelog.protocol.topics import TRANSACTION_STATE
+
     with open_admin(bootstrap) as admin, known_id():
         found = admin.describe_transaction(transactional_id)
+        home = home_partition(admin, TRANSACTION_STATE, transactional_id)
     started = found.start_time if found.start_time >= 0 else None
     row: dict[str, object] = {
         "coordinator": found.coordinator,
@@ -130,6 +134,7 @@ def describe(transactional_id: str, bootstrap: str, form: str) -> None:
         "started_ms": started,
         "duration_ms": None if started is None else int(time.time() * 1000) - started,
         "partitions": [f"{topic}-{number}" for topic, number in found.partitions],
+        "home_partition": home,
     }
     if form == "text":
         show([{**row, "started": None if started is None else moment(started)}], form, TRANSACTION_COLUMNS)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from oncelog.coordinator.partitioning import partition_for
 from support.command_line import Tool
 from support.groups import commit, offsets_of, simple_commit, stable
 from support.servers import Server
@@ -66,7 +67,8 @@ def test_members_are_listed_with_their_partitions(tool: Tool, wire: Wire, server
     assert group not in tool("group", "list", "--state", "Empty")
     assert group not in tool("group", "list", "--type", "share")
     text = tool("group", "describe", group)
-    assert text.splitlines()[0] == f"group {group}  state Stable  coordinator 1  assignor range  members 1"
+    where = f"coordinator 1 (__consumer_offsets-{partition_for(group, 50)})"
+    assert text.splitlines()[0] == f"group {group}  state Stable  {where}  assignor range  members 1"
 
 
 def test_metadata_of_offsets_is_shown_if_there_is_any(tool: Tool, wire: Wire, group: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -103,7 +104,10 @@ def test_describe_has_the_columns_of_kafkas_tool(tool: Tool, wire: Wire, name: s
         "started_ms": 0,
         "duration_ms": 0,
         "partitions": [f"{name}-1"],
+        "home_partition": found["home_partition"],
     }
+    entries = [json.loads(line) for line in tool("txn", "log", name, "--format", "json").splitlines()]
+    assert {f"__transaction_state-{entry['partition']}" for entry in entries} == {found["home_partition"]}
     shown = tool("txn", "describe", name).splitlines()[1].split()
     assert f"{name}-1" in shown
     assert any(re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", text) for text in shown)
