@@ -179,9 +179,9 @@ class CoordinatorShell(Generic[S]):
     def append_marker(self, replica: Replica, marker: EndMarker) -> int:
         """Append and replay the end of a transaction, and return the offset. The caller waits for the commit.
 
-        As after any record, reads wait for the commit too. So a client that learns that the marker is committed finds
-        the offsets that it has made visible. A coordinator that is loading reads the marker from its log, and one of
-        another leader epoch serves no reads (Kafka's `CoordinatorCompleteTransactionEvent`). Raises the errors of
+        As after any record, reads wait for the commit too. So when the marker is committed, a client finds the offsets
+        that it has made visible. A coordinator that is loading reads the marker from its log, and one of another leader
+        epoch serves no reads (Kafka's `CoordinatorCompleteTransactionEvent`). Raises the errors of
         `Replica.append_control`.
         """
         offset = replica.append_control(**marker._asdict(), now_ms=self._now_ms()).last_offset

@@ -55,7 +55,7 @@ class ClusterEntry:
         self._logger = runtime.logger
 
     async def enter(self) -> None:
-        """Create the cluster if it does not exist, and learn its id.
+        """Create the cluster if it does not exist, and read its id.
 
         If several brokers start at the same time, one of them creates it, and the others wait.
         """

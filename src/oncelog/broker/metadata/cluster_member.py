@@ -59,7 +59,7 @@ class ClusterMember:
         self.settings.apply()
 
     async def register(self, endpoints: Mapping[str, Endpoint], lost: Lost, *, starting: bool) -> None:
-        """Publish the addresses, learn the partitions of this broker, and become the controller if there is none.
+        """Publish the addresses, read the metadata, and become the controller if there is none.
 
         For `lost` and `starting`, see `Registration.register`. Raises StoreError.
         """
