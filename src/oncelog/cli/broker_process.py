@@ -14,10 +14,10 @@ from collections.abc import Callable
 import msgspec
 
 from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready
-from oncelog.broker.retrying import Backoff
 
-RESTART_MS = 50, 5000
-"""The first and the longest delay before the restart of a broker that died early."""
+FIRST_DELAY_S = 0.05
+LONGEST_DELAY_S = 5.0
+"""Delays before the restart of a broker that died early. They double from the first to the longest."""
 EARLY_S = 2.0
 """A broker that dies within this time of its start has died early."""
 
@@ -31,14 +31,16 @@ class Restarts:
     """Compute the delay before a restart of the broker."""
 
     def __init__(self) -> None:
-        self._backoff = Backoff(*RESTART_MS)
+        self._delay = FIRST_DELAY_S
 
     def wait_s(self, lived_s: float, *, was_ready: bool) -> float:
         """Return 0 if the broker was ready and did not die early, otherwise a delay that doubles each time."""
         if was_ready and lived_s >= EARLY_S:
-            self._backoff.reset()
+            self._delay = FIRST_DELAY_S
             return 0.0
-        return self._backoff.next_s()
+        delay = self._delay
+        self._delay = min(2 * delay, LONGEST_DELAY_S)
+        return delay
 
 
 class BrokerProcess:
