@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from oncelog.coordinator.transactions.metadata import TransactionState
 from support.apache_kafka import SHORT_LIVED, java
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
@@ -136,6 +137,9 @@ def as_oncelog_shows(files: list[Path], *options: str) -> dict[str, list[Row]]:
             for each in row.get("records", ()):
                 each["timestamp_type"] = row["timestamp_type"]
                 each["headers"] = [name for name, _ in each["headers"]]
+                if isinstance(each["value"], dict) and "transactionStatus" in each["value"]["data"]:
+                    fields = each["value"]["data"]  # the other tool has no names of states
+                    assert fields.pop("transactionStatusName") == TransactionState(fields["transactionStatus"]).text
         if item["file"].endswith(".snapshot"):  # the other tool omits these fields for a producer without a batch
             rows = item["entries"]
             item["entries"] = [
