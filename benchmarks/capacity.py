@@ -239,22 +239,23 @@ def show(console: Console, values: dict[str, dict[str, list[tuple[float, float]]
 
 
 def in_turn(sides: list[tuple[Server, int]], seconds: float, rounds: int) -> Iterator[tuple[str, list[list[float]]]]:
-    """Yield (row, microseconds of CPU per request of both sides in each round). The first round only warms up."""
+    """Yield (row, microseconds of CPU per request of each side in each round). The first two rounds only warm up."""
     for number, row in enumerate(ROWS):
         loads = [requests(server, row, number) for server, _ in sides]
         found: list[list[float]] = []
-        for _ in range(rounds + 1):
-            taken = []
-            for (server, pid), (frames, check) in zip(sides, loads, strict=True):
+        for turn in range(rounds + 2):
+            taken = [0.0] * len(sides)
+            for side in sorted(range(len(sides)), reverse=turn % 2 == 1):
+                (server, pid), (frames, check) = sides[side], loads[side]
                 connections = [Connection(server.bootstrap, frame, check) for frame in frames]
                 load(connections, seconds / 5)
                 before = cpu_seconds(pid)
                 count = load(connections, seconds)
-                taken.append((cpu_seconds(pid) - before) / count * 1e6)
+                taken[side] = (cpu_seconds(pid) - before) / count * 1e6
                 for connection in connections:
                     connection.socket.close()
             found.append(taken)
-        yield row.name, found[1:]
+        yield row.name, found[2:]
 
 
 def compare(program: Path, seconds: float, rounds: int, console: Console) -> None:
