@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
 
 import click
 
 from oncelog.cli.common import connected
-from oncelog.cli.internal_records import message_json, read_records
+from oncelog.cli.internal_records import document, print_records
 from oncelog.cli.partition_tailer import READ_COMMITTED, READ_UNCOMMITTED
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.records import Record
-from oncelog.protocol.schema import Message
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
@@ -65,24 +62,16 @@ def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form
         raise click.UsageError(f"--groups needs --format json, but --format is {form}")
     isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
-    async def run() -> int:
-        lines = 0
-        async for _, record in read_records(bootstrap, CONSUMER_OFFSETS, name, isolation=isolation, follow=follow):
-            line = shown(record, form, group=name, groups=groups)
-            if line is not None:
-                lines += 1
-                click.echo(line)
-        return lines
-
-    try:
-        lines = asyncio.run(run())
-    except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends, as in `topic consume`
-        return
-    if name is not None and not lines:
-        what = "generation" if groups else "offset"
-        raise click.ClickException(
-            f"{CONSUMER_OFFSETS} has no {what} of a group {name!r}; `oncelog group list` lists all groups"
-        )
+    what = "generation" if groups else "offset"
+    print_records(
+        bootstrap,
+        CONSUMER_OFFSETS,
+        name,
+        lambda _, record: shown(record, form, group=name, groups=groups),
+        f"{CONSUMER_OFFSETS} has no {what} of a group {name!r}; `oncelog group list` lists all groups",
+        isolation=isolation,
+        follow=follow,
+    )
 
 
 def shown(item: Record, form: str, *, group: str | None, groups: bool) -> str | None:
@@ -98,16 +87,8 @@ def shown(item: Record, form: str, *, group: str | None, groups: bool) -> str | 
     if not isinstance(found, asked) or (group is not None and found.group != group):
         return None
     if form == "json":
-        return json.dumps(_json(record.key, record.key_version, record.value, record.value_version), ensure_ascii=False)
+        return json.dumps(document(record), ensure_ascii=False)
     assert isinstance(found, OffsetCommitKey)
     assert record.value is None or isinstance(record.value, OffsetCommitValue)
     text = "NULL" if record.value is None else TEXT_FORMS[form](record.value)
     return f"[{found.group},{found.topic},{found.partition}]::{text}"
-
-
-def _json(key: Message, key_version: int, value: Message | None, version: int) -> dict[str, Any]:
-    """Return the document that Kafka 4's `OffsetsMessageFormatter` or `GroupMetadataMessageFormatter` writes."""
-    return {
-        "key": {"type": key_version, "data": message_json(key, key_version)},
-        "value": None if value is None else {"version": version, "data": message_json(value, version)},
-    }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import click
 
 from oncelog import errors
 from oncelog.cli.common import open_cluster
@@ -43,13 +46,42 @@ def home_partition(admin: Admin, topic: str, name: str) -> str:
     return f"{topic}-{partition_for(name, len(known.partitions))}"
 
 
-async def read_records(
-    bootstrap: str, topic: str, name: str | None, *, isolation: int, follow: bool
-) -> AsyncIterator[tuple[int, Record]]:
-    """Yield (partition, record) of the partition where the group or transactional id `name` lives, or of all.
+def print_records(
+    bootstrap: str,
+    topic: str,
+    name: str | None,
+    line_of: Callable[[int, Record], str | None],
+    missing: str,
+    *,
+    isolation: int,
+    follow: bool,
+) -> None:
+    """Print a line for each record of the partition where the group or transactional id `name` lives, or of all.
 
-    Without `follow`, end at the present end of each partition; yield nothing if the topic does not exist yet.
+    `line_of` gets the partition and a record, and returns None for one to omit. Without `follow`, end at the present
+    end of each partition. Raises ClickException with the text `missing` if there is a name, and no line of it.
     """
+
+    async def run() -> int:
+        lines = 0
+        async for partition, record in _read(bootstrap, topic, name, isolation, follow):
+            line = line_of(partition, record)
+            if line is not None:
+                lines += 1
+                click.echo(line)
+        return lines
+
+    try:
+        lines = asyncio.run(run())
+    except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends, as in `topic consume`
+        return
+    if name is not None and not lines:
+        raise click.ClickException(missing)
+
+
+async def _read(
+    bootstrap: str, topic: str, name: str | None, isolation: int, follow: bool
+) -> AsyncIterator[tuple[int, Record]]:
     from oncelog.cli.partition_tailer import BEGINNING, Marker, PartitionTailer
     from oncelog.coordinator.partitioning import partition_for
 
@@ -75,23 +107,29 @@ def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[st
         record = None if key is None else decoder(key, value)
     except (DecodeError, IndexError):
         return None
-    if record is None:
-        return None
-    value_shown: dict[str, Any] | None = None
+    return None if record is None else described(record)
+
+
+def described(record: CoordinatorRecord) -> dict[str, Any]:
+    """Return the documents `key` and `value`. Decode consumers' subscriptions, and name the transaction's state."""
+    found = document(record)
+    if isinstance(record.value, TransactionLogValue):
+        found["value"]["data"]["transactionStatusName"] = state_name(record.value.transaction_status)
+    elif isinstance(record.value, GroupMetadataValue) and record.value.protocol_type == "consumer":
+        for member, row in zip(record.value.members, found["value"]["data"]["members"], strict=True):
+            row["subscription"] = _of_consumer(member.subscription, ConsumerProtocolSubscription, row["subscription"])
+            row["assignment"] = _of_consumer(member.assignment, ConsumerProtocolAssignment, row["assignment"])
+    return found
+
+
+def document(record: CoordinatorRecord) -> dict[str, Any]:
+    """Return the documents `key` and `value`, as Kafka 4's message formatters print them."""
+    value = None
     if record.value is not None:
-        fields = message_json(record.value, record.value_version)
-        if isinstance(record.value, GroupMetadataValue) and record.value.protocol_type == "consumer":
-            for member, row in zip(record.value.members, fields["members"], strict=True):
-                row["subscription"] = _of_consumer(
-                    member.subscription, ConsumerProtocolSubscription, row["subscription"]
-                )
-                row["assignment"] = _of_consumer(member.assignment, ConsumerProtocolAssignment, row["assignment"])
-        if isinstance(record.value, TransactionLogValue):
-            fields["transactionStatusName"] = state_name(record.value.transaction_status)
-        value_shown = {"version": record.value_version, "data": fields}
+        value = {"version": record.value_version, "data": message_json(record.value, record.value_version)}
     return {
         "key": {"type": record.key_version, "data": message_json(record.key, record.key_version)},
-        "value": value_shown,
+        "value": value,
     }
 
 

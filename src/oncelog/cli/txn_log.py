@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import click
 
 from oncelog.cli.common import connected, formatted, moment
-from oncelog.cli.internal_records import decoded, read_records, state_name
+from oncelog.cli.internal_records import described, print_records, state_name
 from oncelog.cli.lazy import examples
 from oncelog.cli.partition_tailer import READ_UNCOMMITTED
 from oncelog.coordinator.transactions.records import decode_record
@@ -26,31 +25,20 @@ def log(transactional_id: str | None, follow: bool, bootstrap: str, form: str) -
     """Print the entries of __transaction_state for TRANSACTIONAL_ID, or for all ids.
 
     Each state that a transaction reaches is one entry, which is one line. The oldest comes first in each partition.
-    Compaction keeps at least the last entry of each id. With --format json, an entry has the form of Kafka 4's
-    formatter.
+    Compaction keeps at least the last entry of each id. With --format json, an entry has the key and the value as Kafka
+    4's formatter prints them, the name of the state, partition, offset and timestamp.
     """
 
-    async def run() -> int:
-        lines = 0
-        records = read_records(
-            bootstrap, TRANSACTION_STATE, transactional_id, isolation=READ_UNCOMMITTED, follow=follow
-        )
-        async for partition, record in records:
-            line = shown(partition, record, form, transactional_id)
-            if line is not None:
-                lines += 1
-                click.echo(line)
-        return lines
-
-    try:
-        lines = asyncio.run(run())
-    except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends, as in `topic consume`
-        return
-    if transactional_id is not None and not lines:
-        raise click.ClickException(
-            f"{TRANSACTION_STATE} has no entry of a transactional id {transactional_id!r}; "
-            "`oncelog txn list --all` lists all transactional ids"
-        )
+    print_records(
+        bootstrap,
+        TRANSACTION_STATE,
+        transactional_id,
+        lambda partition, record: shown(partition, record, form, transactional_id),
+        f"{TRANSACTION_STATE} has no entry of a transactional id {transactional_id!r}; "
+        "`oncelog txn list --all` lists all transactional ids",
+        isolation=READ_UNCOMMITTED,
+        follow=follow,
+    )
 
 
 def shown(partition: int, item: Record, form: str, transactional_id: str | None) -> str | None:
@@ -64,7 +52,7 @@ def shown(partition: int, item: Record, form: str, transactional_id: str | None)
         return None
     if form == "json":
         at = {"partition": partition, "offset": item.offset, "timestamp": item.timestamp}
-        return json.dumps({**at, **(decoded(item.key, item.value, decode_record) or {})}, ensure_ascii=False)
+        return json.dumps({**at, **described(record)}, ensure_ascii=False)
     where = f"{TRANSACTION_STATE}-{partition} offset {item.offset} at {moment(item.timestamp)}"
     if record.value is None:
         return f"{where}: {found} is forgotten"
