@@ -184,20 +184,27 @@ def requests(server: Server, row: Row, number: int) -> tuple[list[bytes], Callab
     return [framed(each, FETCH) for each in fetches], check_fetch
 
 
+def measured(
+    server: Server, pid: int, frames: list[bytes], check: Callable[[bytes], None], warm: float, seconds: float
+) -> tuple[float, float]:
+    """Return requests per second, and microseconds of the broker's CPU per request, after `warm` seconds of load."""
+    connections = [Connection(server.bootstrap, frame, check) for frame in frames]
+    try:
+        load(connections, warm)
+        before, started = cpu_seconds(pid), time.monotonic()
+        count = load(connections, seconds)
+        taken = time.monotonic() - started
+        return count / taken, (cpu_seconds(pid) - before) / count * 1e6
+    finally:
+        for connection in connections:
+            connection.socket.close()
+
+
 def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[tuple[str, float, float]]:
     """Yield (row, requests per second, microseconds of CPU per request)."""
     for number, row in enumerate(ROWS):
         frames, check = requests(server, row, number)
-        connections = [Connection(server.bootstrap, frame, check) for frame in frames]
-        try:
-            load(connections, warm if number == 0 else warm / 4)
-            before, started = cpu_seconds(pid), time.monotonic()
-            count = load(connections, seconds)
-            taken = time.monotonic() - started
-            yield row.name, count / taken, (cpu_seconds(pid) - before) / count * 1e6
-        finally:
-            for connection in connections:
-                connection.socket.close()
+        yield row.name, *measured(server, pid, frames, check, warm if number == 0 else warm / 4, seconds)
 
 
 @contextmanager
@@ -247,13 +254,7 @@ def in_turn(sides: list[tuple[Server, int]], seconds: float, rounds: int) -> Ite
             taken = [0.0] * len(sides)
             for side in sorted(range(len(sides)), reverse=turn % 2 == 1):
                 (server, pid), (frames, check) = sides[side], loads[side]
-                connections = [Connection(server.bootstrap, frame, check) for frame in frames]
-                load(connections, seconds / 5)
-                before = cpu_seconds(pid)
-                count = load(connections, seconds)
-                taken[side] = (cpu_seconds(pid) - before) / count * 1e6
-                for connection in connections:
-                    connection.socket.close()
+                _, taken[side] = measured(server, pid, frames, check, seconds / 5, seconds)
             found.append(taken)
         yield row.name, found[2:]
 
