@@ -1,4 +1,4 @@
-"""The parts of a broker that handlers may use. Each handler gets only those that its `bind` function takes."""
+"""What handlers use of a broker. Each handler gets only what its `bind` function takes."""
 
 from __future__ import annotations
 
