@@ -397,11 +397,14 @@ def _start_logging(node_id: int) -> logging.Logger:
     """Log to stderr. Each line names the broker, because several brokers of `oncelog up` write to the same stream."""
     import logging
 
+    from oncelog.broker.config.loggers import start_levels
+
     handler = logging.StreamHandler(STDERR)
     line = f"%(asctime)s.%(msecs)03d [Broker id={node_id}] %(levelname)s %(name)s: %(message)s"
     formatter = logging.Formatter(line, "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    start_levels(os.environ)
     return logging.getLogger("oncelog.process")
 
 

@@ -1,4 +1,4 @@
-"""Log the first of many similar lines at once, and the others as one line with counts.
+"""Log the first of many similar lines at once, and the others as one line with counts. At DEBUG, log each one.
 
 If leaders move, the former leaders reject batches of each producer in each partition, and followers truncate each log.
 A reader of the log needs the event, its size, and the partitions that it affects most.
@@ -46,6 +46,9 @@ class RepeatedLines:
 
         There must be few kinds, because each one is remembered while its lines continue.
         """
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._logger.log(level, "%s", text)
+            return
         pause = self._pauses.get(kind)
         if pause is None:
             self._logger.log(level, "%s", text)

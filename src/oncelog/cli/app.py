@@ -34,6 +34,24 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
+def _set_log_level(context: click.Context, option: click.Parameter, text: str | None) -> None:
+    """Log to stderr in this process and in those that it starts. Raises BadParameter."""
+    if not text or context.resilient_parsing:
+        return
+    import logging
+
+    from oncelog.broker.config.errors import ConfigError
+    from oncelog.broker.config.loggers import LEVEL_VARIABLE, start_levels
+
+    os.environ[LEVEL_VARIABLE] = text
+    try:
+        start_levels(os.environ)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, option) from None
+    line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(format=line, datefmt="%Y-%m-%d %H:%M:%S")
+
+
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
@@ -47,6 +65,14 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     expose_value=False,
     callback=_show_version,
     help="Show the version and exit.",
+)
+@click.option(
+    "--log-level",
+    metavar="LEVEL",
+    envvar="ONCELOG_LOG_LEVEL",
+    expose_value=False,
+    callback=_set_log_level,
+    help="Log to stderr, for example at DEBUG. Also LOGGER=LEVEL, separated by commas.",
 )
 def oncelog() -> None:
     """Run a broker that speaks Kafka's protocol, and administer any Kafka cluster."""

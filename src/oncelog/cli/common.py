@@ -98,10 +98,11 @@ def formatted(command: Command) -> Command:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Log only the client's errors, because the command prints one sentence when it ends."""
+    """Log only the client's errors, because the command prints one sentence when it ends. DEBUG stays as it is."""
     logger = logging.getLogger("oncelog.client")
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    if not logger.isEnabledFor(logging.DEBUG):
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from oncelog.log.validate import ValidBatches
 from oncelog.protocol.compression import Buffer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, assign_offsets, decode_control
+
+logger = logging.getLogger(__name__)
 
 
 class AppendResult(NamedTuple):
@@ -76,6 +79,11 @@ class Admission:
                 f"been used at offset {duplicate.first_offset}, in a transaction that has ended",
             )
         self.statistics.duplicate_batches += 1
+        logger.debug(
+            "%s: duplicate: sequences %d to %d of producer id %d, epoch %d are at offsets %d to %d already",
+            *(self._name, header.base_sequence, header.last_sequence, header.producer_id, header.producer_epoch),
+            *(duplicate.first_offset, duplicate.last_offset),
+        )
         return duplicate
 
     def check(

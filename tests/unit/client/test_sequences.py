@@ -120,7 +120,7 @@ def test_epoch_bump_renumbers_batches_in_flight() -> None:
     one, two = batch(), batch()
     sequences.assign(one, transactional=False)
     sequences.assign(two, transactional=False)
-    sequences.request_bump(TP)
+    sequences.request_bump(TP, "a test")
     assert sequences.bump_if_requested() == []
     assert sequences.epoch == 0, "both are in flight: an answer may still say that they are in the log"
     assert sequences.holds_back(batch())
@@ -142,7 +142,7 @@ def test_batch_in_doubt_is_never_renumbered() -> None:
             sequences.assign(each, transactional=False)
             each.in_retry = True
         one.in_doubt = True
-        sequences.request_bump(TP)
+        sequences.request_bump(TP, "a test")
         assert sequences.bump_if_requested() == [one]
         if epoch == MAX_EPOCH:
             assert (sequences.producer_id, two.base_sequence) == (-1, -1)
@@ -156,7 +156,7 @@ def test_new_producer_id_is_needed_after_the_last_epoch() -> None:
     sequences.epoch = MAX_EPOCH
     one = batch()
     sequences.assign(one, transactional=False)
-    sequences.request_bump(TP)
+    sequences.request_bump(TP, "a test")
     assert sequences.bump_if_requested() == []
     assert sequences.producer_id == 7, "it is in flight"
     one.in_retry = True

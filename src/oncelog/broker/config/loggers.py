@@ -1,11 +1,15 @@
-"""The levels of this process's loggers, as the resource BROKER_LOGGER (KIP-412). A restart discards all changes."""
+"""The levels of this process's loggers: from the start, and as the resource BROKER_LOGGER (KIP-412).
+
+A restart discards the changes of the resource.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oncelog.broker.config.changes import Change, ConfigOperation
+from oncelog.broker.config.errors import ConfigError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 ROOT = "root"
@@ -22,6 +26,31 @@ LEVELS: dict[str, int] = {
     "TRACE": 5,
 }
 """Maps the names of Kafka's levels to Python's levels."""
+
+LEVEL_VARIABLE = "ONCELOG_LOG_LEVEL"
+"""The variable with the levels at the start of a process. `oncelog --log-level` sets it for processes it starts."""
+
+
+def parse_levels(text: str) -> dict[str, int]:
+    """Return the levels in `LEVEL` (of all loggers of oncelog) or `LOGGER=LEVEL`, separated by commas, by logger name.
+
+    Raises ConfigError.
+    """
+    found = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, _, level = item.rpartition("=")
+        if level.upper() not in LEVELS:
+            raise ConfigError(f"{item!r} is not a log level; use {', '.join(LEVELS)}, or LOGGER=LEVEL")
+        if name not in ("", ROOT, PREFIX) and not name.startswith(f"{PREFIX}."):
+            raise ConfigError(f"{name!r} is not a logger of oncelog; its loggers are {PREFIX} and {PREFIX}.MODULE")
+        found[name or PREFIX] = LEVELS[level.upper()]
+    return found
+
+
+def start_levels(environment: Mapping[str, str]) -> None:
+    """Set the levels in LEVEL_VARIABLE. Raises ConfigError."""
+    for name, level in parse_levels(environment.get(LEVEL_VARIABLE, "")).items():
+        _logger(name).setLevel(level)
 
 
 def levels() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class PartitionMarkers:
@@ -47,5 +50,10 @@ class PartitionMarkers:
         """
         replica = self._partitions.require(topic, partition)
         if topic == self._groups.topic:
-            return replica, self._groups.append_marker(replica, marker)
-        return replica, replica.append_control(**marker._asdict(), now_ms=self._now_ms()).last_offset
+            offset = self._groups.append_marker(replica, marker)
+        else:
+            offset = replica.append_control(**marker._asdict(), now_ms=self._now_ms()).last_offset
+        kind, producer = "commit" if marker.commit else "abort", (marker.producer_id, marker.producer_epoch)
+        text = "%s-%d: wrote the %s marker of producer id %d, epoch %d at offset %d"
+        logger.debug(text, topic, partition, kind, *producer, offset)
+        return replica, offset

@@ -86,7 +86,9 @@ class ProducerIdBlocks:
             self._reserving.cancel()
 
     async def _reserve(self) -> None:
-        self.ids.add(await self._workers.write_store(acquire_block, self._store, self._node_id))
+        block = await self._workers.write_store(acquire_block, self._store, self._node_id)
+        self.ids.add(block)
+        self._logger.debug("reserved the producer ids %d to %d", block.start, block.end)
 
     def _reserved(self, task: asyncio.Task[Any]) -> None:
         self._reserving = None

@@ -237,6 +237,8 @@ class CoordinatorTerms(Generic[S]):
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was closed while it was loading")
         term.shard = shard
         term.written = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
+        if log.log_end_offset > log.log_start_offset:
+            self._logger.debug("loaded the coordinator of %r, epoch %d", log, term.epoch)
         self.loaded(term, shard)
 
     def resign(self, partition: int, epoch: int | None = None) -> None:
@@ -247,6 +249,7 @@ class CoordinatorTerms(Generic[S]):
         term = self._terms.get(partition)
         if term is not None and (epoch is None or term.epoch <= epoch):
             del self._terms[partition]
+            self._logger.debug("resigned as the coordinator of %s-%d, epoch %d", self.topic, partition, term.epoch)
             term.end(self.refusal(partition))
 
     def close(self) -> None:

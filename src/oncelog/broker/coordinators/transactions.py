@@ -108,14 +108,16 @@ class TransactionService:
             if request.transactional_id is None:
                 if expected_producer(request) is ErrorCode.INVALID_REQUEST:
                     return init_error(ErrorCode.INVALID_REQUEST, version)
-                return InitProducerIdResponse(producer_id=self._producer_ids.ids.take(), producer_epoch=0)
-            response: InitProducerIdResponse = await self.shell.request(
+                response = InitProducerIdResponse(producer_id=self._producer_ids.ids.take(), producer_epoch=0)
+                self._logger.debug("assigned producer id %d to a producer without transactions", response.producer_id)
+                return response
+            answer: InitProducerIdResponse = await self.shell.request(
                 self.shell.partition_for(request.transactional_id),
                 lambda shard, token: shard.init_producer_id(request, version, token, self._now_ms()),
             )
         except ProtocolError as error:
             return init_error(_coordinator_error(error), version)
-        return response
+        return answer
 
     async def end_txn(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
         """Answer EndTxn after the decision is committed. The markers are written afterwards."""

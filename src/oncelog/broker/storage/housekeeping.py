@@ -1,7 +1,7 @@
 """Run the periodic work of a broker.
 
 It syncs full segments, writes checkpoints, drops old segments, expires producers, and checks that the log directories
-still exist.
+still exist. At DEBUG, it logs how offsets move.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.offset_lines import INTERVAL_MS, OffsetLines
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.retention import Retention, on_each
 from oncelog.broker.workers import Runtime
@@ -40,6 +41,7 @@ class Housekeeping:
         self._retention = retention
         self._flusher = partitions.flusher
         self._workers = runtime.workers
+        self._offset_lines = OffsetLines()
         self._note_generations = note_generations
         self._config = config
         self._now_ms = runtime.now_ms
@@ -61,6 +63,7 @@ class Housekeeping:
             self._workers.spawn(self._check_presence(directory), "presence of a log directory")
         expiry_ms = config.producer_id_expiration_check_interval_ms
         self._workers.spawn(self._run_every(expiry_ms, self._expire_all), "producer expiry")
+        self._workers.spawn(self._run_every(INTERVAL_MS, self._log_offsets), "lines about offsets")
 
     async def _run_every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -77,6 +80,9 @@ class Housekeeping:
 
     async def _retain(self, directory: DataDirectory) -> None:
         await self._retention.apply(directory, self._partitions.opened(directory))
+
+    async def _log_offsets(self) -> None:
+        await self._offset_lines.sample(self._partitions.opened())
 
     async def _expire_all(self) -> None:
         await on_each(tuple(self._partitions.opened()), self._expire, self._logger)

@@ -10,6 +10,7 @@ its order: `requeue` puts batches back by sequence.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from oncelog.protocol.topics import TopicPartition
 if TYPE_CHECKING:
     from oncelog.client.producer.delivery import Delivery
 
+logger = logging.getLogger(__name__)
 
 SERIALS = 1 << 32
 """The distance between the serials of two batches. The parts of a split batch have serials in between."""
@@ -224,6 +226,8 @@ class Accumulator:
             before.append(queue.popleft())
         queue.appendleft(batch)
         queue.extendleft(reversed(before))
+        text = "%s: queued again, behind %d and before %d other batches, after attempt %d: %s"
+        logger.debug(text, batch, len(before), len(queue) - len(before) - 1, batch.attempts, batch.failure)
 
     def withdraw(self, batch: Batch) -> None:
         """Remove a waiting batch from its queue."""

@@ -123,6 +123,14 @@ class Batch:
         self.serial = 0
         self.size = HEADER_SIZE
 
+    def __str__(self) -> str:
+        """Return the partition and the sequences, for log lines."""
+        topic, partition = self.tp
+        if self.base_sequence < 0:
+            return f"{topic}-{partition}, {self.count} records without sequences"
+        sequences = f"sequences {self.base_sequence} to {self.last_sequence}"
+        return f"{topic}-{partition}, {sequences} of producer id {self.producer_id}, epoch {self.producer_epoch}"
+
     @classmethod
     def encoded(cls, tp: TopicPartition, delivery: Delivery, now_ms: int, data: bytes | bytearray) -> Batch:
         """Make a batch of encoded records (`columns`). It lacks only producer id, epoch and sequence."""

@@ -11,6 +11,8 @@ wait for expired and purged batches, because they are not sent again.
 
 from __future__ import annotations
 
+import logging
+
 from oncelog.client.producer.batch import Batch
 from oncelog.protocol.records import next_sequence
 from oncelog.protocol.topics import TopicPartition
@@ -19,6 +21,8 @@ MAX_EPOCH = 32_767
 KNOWN_MS = 60_000
 """How long a broker is assumed to know a producer after an acknowledgement (`producer.id.expiration.ms` varies)."""
 NONE = -1
+
+logger = logging.getLogger(__name__)
 
 
 class _Partition:
@@ -47,7 +51,8 @@ class Sequences:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._unresolved: dict[TopicPartition, int] = {}
         """Partition -> the sequence after the last one in doubt."""
-        self._bump: set[TopicPartition] = set()
+        self._bump: dict[TopicPartition, str] = {}
+        """Partitions that need a new epoch, and why."""
         self._confirmed: dict[TopicPartition, tuple[int, int]] = {}
         """The producer id of the last batch that the partition's leader acknowledged, and when it was created."""
 
@@ -57,6 +62,8 @@ class Sequences:
         self._partitions.clear()
         self._unresolved.clear()
         self._bump.clear()
+        if producer_id >= 0:
+            logger.debug("producer id %d, epoch %d: assigned; all sequences begin at 0", producer_id, epoch)
 
     def _of(self, tp: TopicPartition) -> _Partition:
         found = self._partitions.get(tp)
@@ -107,6 +114,8 @@ class Sequences:
         batch.set_producer(partition.producer_id, partition.epoch, partition.next, transactional=transactional)
         partition.next = next_sequence(partition.next, batch.count)
         partition.in_flight.append(batch)
+        if logger.isEnabledFor(logging.DEBUG):  # most batches are sent with DEBUG off
+            logger.debug("%s: drained", batch)
 
     def in_flight(self, tp: TopicPartition) -> list[Batch]:
         """Return the partition's batches that are unanswered or wait to be sent again, by sequence."""
@@ -174,6 +183,7 @@ class Sequences:
         known = self._unresolved.get(batch.tp)
         if known is None or _is_after(after, known):
             self._unresolved[batch.tp] = after
+        logger.debug("%s: given up without a response, so its sequences are unresolved", batch)
 
     def resolve(self) -> list[TopicPartition]:
         """Settle the partitions in doubt that have no batch in flight. Return those whose records are missing."""
@@ -187,13 +197,15 @@ class Sequences:
             if partition is None or partition.next != expected:
                 lost.append(tp)
             del self._unresolved[tp]
+            outcome = "missing in the log" if tp in lost else "in the log, because a later batch is"
+            logger.debug("%s-%d: the records with unresolved sequences are %s", *tp, outcome)
         return lost
 
     # -- a new epoch ----------------------------------------------------------------------------------------------
 
-    def request_bump(self, tp: TopicPartition) -> None:
+    def request_bump(self, tp: TopicPartition, why: str) -> None:
         """Request a new epoch, because this partition's sequences are unusable (idempotence without transactions)."""
-        self._bump.add(tp)
+        self._bump.setdefault(tp, why)
 
     def bump_if_requested(self) -> list[Batch]:
         """Raise the epoch for partitions that have requested it and wait for no response. Renumber their batches.
@@ -205,13 +217,15 @@ class Sequences:
             return []
         if self.epoch >= MAX_EPOCH:
             return [] if any(map(self._awaits_answers, self._partitions)) else self._renumber_for_new_id()
-        ready = {tp for tp in self._bump if not self._awaits_answers(tp)}
+        ready = [tp for tp in self._bump if not self._awaits_answers(tp)]
         if not ready:
             return []
-        self._bump -= ready
         self.epoch += 1
         given_up = []
         for tp in ready:
+            why = self._bump.pop(tp)
+            text = "producer id %d: epoch raised to %d, because of %s-%d: %s"
+            logger.debug(text, self.producer_id, self.epoch, *tp, why)
             given_up += self._give_up(tp)
             self.restart(tp)
         return given_up
@@ -231,6 +245,7 @@ class Sequences:
     def _renumber_for_new_id(self) -> list[Batch]:
         given_up = [batch for tp in list(self._partitions) for batch in self._give_up(tp)]
         waiting = [batch for partition in self._partitions.values() for batch in partition.in_flight]
+        logger.debug("producer id %d: reset, because its epochs are used up; the next one is new", self.producer_id)
         self.set_producer(NONE, NONE)
         for batch in waiting:
             batch.base_sequence = NONE
@@ -245,6 +260,7 @@ class Sequences:
         for batch in partition.in_flight:
             batch.set_producer(self.producer_id, self.epoch, partition.next, transactional=batch.transactional)
             partition.next = next_sequence(partition.next, batch.count)
+            logger.debug("%s: numbered again", batch)
 
 
 def _is_after(sequence: int, other: int) -> bool:

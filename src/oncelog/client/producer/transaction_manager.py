@@ -23,6 +23,7 @@ InitProducerId renews the epoch after an error.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,6 +38,9 @@ from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata
+
+
+logger = logging.getLogger(__name__)
 
 
 class ManagerState(Enum):
@@ -176,6 +180,8 @@ class TransactionManager:
             self.require_no_error()
             cure = f"; {CURES[self.state]}" if self.state in CURES else ""
             raise errors.UsageError(f"the transaction is {self.state.value}, so it cannot become {state.value}{cure}")
+        name = self.transactional_id or self.producer_id
+        logger.debug("producer %s: %s, was %s; error: %s", name, state.value, self.state.value, self.error)
         self.state = state
         end = self.end
         if end is not None and not end.done:
@@ -337,14 +343,14 @@ class TransactionManager:
                 return True  # an earlier batch has to be sent again first
             if not self.transactional:
                 if not unresolved or sequences.follows_unresolved(batch):
-                    sequences.request_bump(batch.tp)
+                    sequences.request_bump(batch.tp, "records before the batch are not in the log")
                 return True
             return False
         if code is ErrorCode.UNKNOWN_PRODUCER_ID:
             if log_start_offset < 0 or batch.sequence_reset:
                 return True
             if not self.transactional:
-                sequences.request_bump(batch.tp)
+                sequences.request_bump(batch.tp, "the broker does not know the producer any more")
                 return True
             if sequences.last_acked_offset(batch.tp) < log_start_offset:
                 sequences.restart(batch.tp)
@@ -352,7 +358,7 @@ class TransactionManager:
             return False
         if code is ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
             if batch.producer_epoch == sequences.epoch:
-                sequences.request_bump(batch.tp)
+                sequences.request_bump(batch.tp, "the broker knows a later epoch")
             return True
         return code.retriable
 
@@ -361,7 +367,7 @@ class TransactionManager:
         self.sequences.remove(batch)
         meaning = self.fail_with(error, in_doubt=batch.in_doubt)
         if self.state is not ManagerState.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
-            self.sequences.request_bump(batch.tp)
+            self.sequences.request_bump(batch.tp, f"a batch has failed: {error.code.name}")
         return meaning
 
     def expired(self, batch: Batch, error: errors.KafkaError) -> errors.KafkaError:
@@ -387,7 +393,7 @@ class TransactionManager:
                 self.fail_with(errors.AbortableError("a batch has expired, and its sequence numbers are in doubt"))
         elif lost:
             for tp in lost:
-                self.sequences.request_bump(tp)
+                self.sequences.request_bump(tp, "a batch was given up, and is not in the log")
         return [] if self.transactional else self.sequences.bump_if_requested()
 
     # -- errors ---------------------------------------------------------------------------------------------------

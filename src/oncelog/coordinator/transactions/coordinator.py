@@ -8,6 +8,7 @@ decides what each request does to a transaction.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +29,10 @@ from oncelog.coordinator.transactions.records import tombstone, transaction_of, 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.texts import first_named
 from oncelog.protocol.topics import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 RETRY_MS = 1000
 """If a record of a timer could not be written, the coordinator retries after this time."""
@@ -291,6 +295,8 @@ class TransactionCoordinator:
         old = self.transactions.get(transactional_id)
         if self._live and old is not None:
             check_transition(old, new)
+        if self._live and logger.isEnabledFor(logging.DEBUG):
+            _log_transition(old, new)
         self.transactions[transactional_id] = new
         if new.prepared:
             self._unwritten[transactional_id] = set(new.partitions)
@@ -360,6 +366,15 @@ class TransactionCoordinator:
     def _due(self, transaction: TransactionMetadata) -> int | None:
         expiry_ms = transaction.expiry_due_ms(self.config.id_expiration_ms)
         return transaction.timeout_due_ms if expiry_ms is None else expiry_ms
+
+
+def _log_transition(old: TransactionMetadata | None, new: TransactionMetadata) -> None:
+    logger.debug(
+        "transactional id %r: %s, was %s; producer id %d, epoch %d; partitions: %s",
+        *(new.transactional_id, new.state.text, "unknown" if old is None else old.state.text),
+        *(new.producer_id, new.producer_epoch),
+        first_named((f"{topic}-{index}" for topic, index in sorted(new.partitions)), len(new.partitions)) or "none",
+    )
 
 
 def init_error(error: ErrorCode, version: int) -> InitProducerIdResponse:
