@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
-from oncelog.coordinator.producer_ids import BLOCK_PATH
+from oncelog.broker.coordinators.producer_ids import BlockNode
+from oncelog.cluster.store import MetadataStore, Operation, OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.store_sqlite import SqliteStore
+from oncelog.coordinator.producer_ids import BLOCK_PATH, ProducerIdBlock, acquire_block
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.sim.world import World
@@ -84,3 +89,33 @@ def test_invalid_session_request_is_rejected_before_a_block_is_reserved() -> Non
             assert response.error_code == E.INVALID_REQUEST
 
     with_broker(scenario)
+
+
+class Overtaken(BlockNode):
+    """Another broker takes a block between the first read of this one and its write."""
+
+    def __init__(self, store: MetadataStore, rival: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._rivals = [rival]
+
+    def read(self) -> tuple[bytes, int]:
+        found = super().read()
+        if self._rivals:
+            self._rivals.pop()()
+        return found
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_broker_that_is_overtaken_gets_the_next_block(tmp_path: Path, kind: str) -> None:
+    """The version of the node decides: without its check, both brokers would have the same ids."""
+    with contextlib.ExitStack() as stack:
+        if kind == "memory":
+            first: MetadataStore = MemoryStore(lambda: 0)
+            second = first
+        else:
+            path = str(tmp_path / "metadata.sqlite")
+            first, second = (stack.enter_context(contextlib.closing(SqliteStore(path))) for _ in range(2))
+        blocks: list[ProducerIdBlock] = []
+        node = Overtaken(first, lambda: blocks.append(acquire_block(BlockNode(second), 2)))
+        blocks.append(acquire_block(node, 1))
+    assert blocks == [(2, 0, 999), (1, 1000, 1999)]
