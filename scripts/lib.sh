@@ -120,12 +120,13 @@ apache_kafka() {
     debian default-jre-headless java
     ONCELOG_KAFKA_LIBS=${ONCELOG_KAFKA_LIBS:-$ROOT/.cache/kafka-libs}
     export ONCELOG_KAFKA_LIBS
-    if [ ! -f "$ONCELOG_KAFKA_LIBS/.complete" ] && [ "$ONCELOG_KAFKA_LIBS" = "$ROOT/.cache/kafka-libs" ]; then
+    if [ "$ONCELOG_KAFKA_LIBS" = "$ROOT/.cache/kafka-libs" ] &&
+        ! cmp -s conformance/pom.xml "$ONCELOG_KAFKA_LIBS/.complete"; then
         debian maven mvn
-        say "Fetching Apache Kafka 4.3.1 and its tools with Maven (about 100 MB) into .cache/kafka-libs"
+        say "Fetching Apache Kafka 4.3.1, its tools and Kafka Streams with Maven (about 130 MB) into .cache/kafka-libs"
         mvn -q -B -f conformance/pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
             -DoutputDirectory="$ONCELOG_KAFKA_LIBS" || die "Maven could not fetch Apache Kafka"
-        : >"$ONCELOG_KAFKA_LIBS/.complete"
+        cp conformance/pom.xml "$ONCELOG_KAFKA_LIBS/.complete"
     fi
 }
 
