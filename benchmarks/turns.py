@@ -1,9 +1,11 @@
-"""Measure what a client's metrics cost: its CPU time per record with and without them.
+"""Measure what metrics or idempotence cost: CPU time per record with and without them, of client and broker.
 
 scripts/bench --metrics [--rounds N]
+scripts/bench --idempotence [--rounds N]
 
-Two clients in one process do the same work in turns of some milliseconds, on one broker. The recorders of one of them
-do nothing. Other work on the machine only adds CPU time, so the table compares the fastest quarter of the turns.
+Two clients in one process do the same work in turns of some milliseconds, on one broker, with acks=all. One of them has
+no metrics or no idempotence: its recorders do nothing, or its batches have no producer id. Other work on the machine
+only adds CPU time, so the table compares the fastest quarter of the turns.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from growth import cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -94,9 +97,9 @@ def rewind(consumer: Consumer, count: int) -> int:
     return count
 
 
-def producer(bootstrap: str) -> Producer:
+def producer(bootstrap: str, *, idempotence: bool = True) -> Producer:
     """Create a producer."""
-    return Producer(bootstrap, linger_ms=0, batch_size=16_384)
+    return Producer(bootstrap, linger_ms=0, batch_size=16_384, acks="all", enable_idempotence=idempotence)
 
 
 def consumer(bootstrap: str) -> Consumer:
@@ -106,39 +109,59 @@ def consumer(bootstrap: str) -> Consumer:
     return made
 
 
-WORK: dict[str, tuple[Callable[[str], Any], Callable[[Any], int]]] = {
-    "send one by one": (producer, send),
-    "send one by one, wait for each": (producer, send_alone),
-    "send a table": (producer, send_table),
-    "poll one by one": (consumer, poll),
-    "read tables": (consumer, read_tables),
+Work = Callable[[Any], int]
+Pair = tuple[Callable[[str], Any], Callable[[str], Any]]
+"""Create a client with what is measured, and one without it."""
+
+SENDING: dict[str, Work] = {
+    "send one by one": send,
+    "send one by one, wait for each": send_alone,
+    "send a table": send_table,
+}
+READING: dict[str, Work] = {"poll one by one": poll, "read tables": read_tables}
+
+SUBJECTS: dict[str, tuple[tuple[dict[str, Work], Pair], ...]] = {
+    "metrics": (
+        (SENDING, (producer, lambda bootstrap: quiet(producer(bootstrap)))),
+        (READING, (consumer, lambda bootstrap: quiet(consumer(bootstrap)))),
+    ),
+    "idempotence": ((SENDING, (producer, lambda bootstrap: producer(bootstrap, idempotence=False))),),
 }
 
 
-def measure(bootstrap: str, rounds: int) -> Table:
+def measure(server: OncelogCluster, rounds: int, subject: str) -> Table:
     """Return the table of results."""
-    shown = Table("work", "with, us/record", "without, us/record", "ratio")
-    for name, (make, work) in WORK.items():
-        clients = [make(bootstrap), quiet(make(bootstrap))]
-        times: list[list[float]] = [[], []]
-        for number in range(-3, rounds):
-            for which in (0, 1) if number % 2 else (1, 0):
-                begun = time.process_time()
-                count = work(clients[which])
-                if number >= 0:  # the first turns connect and compile
-                    times[which].append((time.process_time() - begun) / count * 1e6)
-        for client in clients:
-            client.close()
-        ours, bare = (statistics.mean(sorted(each)[: max(1, rounds // 4)]) for each in times)
-        shown.add_row(name, f"{ours:.3f}", f"{bare:.3f}", f"{ours / bare:.3f}")
+    columns = ("with (us)", "without (us)", "ratio")
+    shown = Table("CPU of a record", *(f"{who}, {column}" for who in ("client", "broker") for column in columns))
+    for works, pair in SUBJECTS[subject]:
+        for name, work in works.items():
+            clients = [make(server.bootstrap) for make in pair]
+            times: list[list[tuple[float, float]]] = [[], []]
+            for number in range(-3, rounds):
+                for which in (0, 1) if number % 2 else (1, 0):
+                    begun = time.process_time(), cpu_seconds(server.broker_pid())
+                    count = work(clients[which])
+                    spent = time.process_time() - begun[0], cpu_seconds(server.broker_pid()) - begun[1]
+                    if number >= 0:  # the first turns connect and compile
+                        times[which].append((spent[0] / count * 1e6, spent[1] / count * 1e6))
+            for client in clients:
+                client.close()
+            cells = []
+            for who in (0, 1):
+                ours, bare = (
+                    statistics.mean(sorted(turn[who] for turn in each)[: max(1, rounds // 4)]) for each in times
+                )
+                cells += [f"{ours:.3f}", f"{bare:.3f}", f"{ours / bare:.3f}"]
+            shown.add_row(name, *cells)
     return shown
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="Measure the CPU time of a client's metrics.")
+    parser = argparse.ArgumentParser(description="Measure the CPU time of metrics or idempotence.")
+    parser.add_argument("subject", choices=SUBJECTS)
     parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+    arguments = parser.parse_args()
     gc.disable()  # its pauses would fall into some turns only
     with tempfile.TemporaryDirectory(prefix="oncelog-metrics-") as folder:
         server = OncelogCluster(Path(folder))
@@ -149,7 +172,7 @@ def main() -> None:
             with Producer(server.bootstrap) as filling:
                 for number in range(RECORDS):
                     filling.send(INPUT, VALUE, partition=number % PARTITIONS)
-            Console(width=120).print(measure(server.bootstrap, rounds))
+            Console(width=120).print(measure(server, arguments.rounds, arguments.subject))
         finally:
             server.stop()
 
