@@ -87,6 +87,11 @@ def test_our_clients_exception_distinguishes_gap_and_stale_sequence(
         future.result(30)
     assert caught.value.code == OUT_OF_ORDER
     assert type(caught.value) is (kind if server.name == "oncelog" else errors.OutOfOrderError)
+    metrics = producer.metrics()
+    gaps, stale = metrics.sequence_gap_total, metrics.stale_sequence_total
+    assert gaps + stale >= 1
+    if server.name == "oncelog":
+        assert (gaps > 0, stale > 0) == (kind is errors.SequenceGapError, kind is errors.StaleSequenceError)
     assert later is None or isinstance(later.exception(30), errors.KafkaError)
     with pytest.raises(errors.OutOfOrderError):
         producer.commit_transaction()

@@ -150,6 +150,12 @@ class ProducerMetrics(ClientMetrics):
     batch_size_avg: float | None = _value("Average size of a batch in bytes, compressed.")
     batch_size_max: float | None = _value("Largest batch in bytes, compressed.")
     batch_split_total: int = _value("Batches that were divided, because a broker rejected them as too large.")
+    sequence_gap_total: int = _value(
+        "Batches that a broker rejected, because an earlier batch had not arrived. Most are sent again. Not in Kafka."
+    )
+    stale_sequence_total: int = _value(
+        "Batches that a broker rejected, because the log has later records of the producer. Not in Kafka."
+    )
     request_latency_avg: float | None = _value("Average time from a Produce request to its response in ms.")
     request_latency_max: float | None = _value("Longest time from a Produce request to its response in ms.")
     produce_throttle_time_avg: float | None = _value("Average time in ms that a broker delayed a Produce request.")

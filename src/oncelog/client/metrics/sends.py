@@ -62,6 +62,10 @@ class Sends:
         self._queued, self._throttled = self._windows.stat(), self._windows.stat()
         self._latency = requests.of_api(ApiKey.PRODUCE)
         self.splits = 0
+        self.gaps = 0
+        """How many batches were rejected because an earlier one had not arrived."""
+        self.stale = 0
+        """How many batches were rejected because the log has later records."""
         self.exhausted = 0
         """How many calls of `send` have failed because the buffer was full."""
 
@@ -123,6 +127,8 @@ class Sends:
             batch_size_avg=sizes.average,
             batch_size_max=sizes.maximum,
             batch_split_total=self.splits,
+            sequence_gap_total=self.gaps,
+            stale_sequence_total=self.stale,
             request_latency_avg=latency.average,
             request_latency_max=latency.maximum,
             produce_throttle_time_avg=throttled.average,

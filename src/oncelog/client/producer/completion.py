@@ -178,6 +178,8 @@ class Completion:
                 continue
             prefix = f"{batch.tp[0]}-{batch.tp[1]}: "
             error = errors.error_for(code, prefix + (text or code.text).removeprefix(prefix))
+            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                self._count_out_of_order(batch, error)
             if self._can_retry(batch, code, where.log_start_offset):
                 batch.failure = error
                 self._rejected(batch.tp, error)
@@ -191,6 +193,14 @@ class Completion:
                 error = self._manager.failed(batch, error)
             self.finish(batch, error, where)
         return stale
+
+    def _count_out_of_order(self, batch: Batch, error: errors.KafkaError) -> None:
+        """Count a gap or a stale sequence. Kafka's message does not say which, but the acknowledged batches do."""
+        overtaken = self._manager is not None and self._manager.sequences.is_overtaken(batch)
+        if overtaken or isinstance(error, errors.StaleSequenceError):
+            self._sends.stale += 1
+        else:
+            self._sends.gaps += 1
 
     def _split(self, batch: Batch) -> None:
         parts = batch.split()
