@@ -42,7 +42,8 @@ def word_count(server: Server, folder: Path, run: int) -> Iterator[ManagedProces
     path = folder / "streams.properties"
     path.write_text(properties(settings))
     program = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
-    process = ManagedProcess(java(program, path, options=SHORT_LIVED), folder, f"streams-{run}")
+    options = (*SHORT_LIVED, f"-Djava.io.tmpdir={folder}")  # the library that it unpacks stays there after a kill
+    process = ManagedProcess(java(program, path, options=options), folder, f"streams-{run}")
     try:
         yield process
     finally:

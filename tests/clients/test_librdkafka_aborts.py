@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from support.apache_kafka import held_ports, port_of
 from support.proxy import LOSE_ANSWER, PASS, Proxy
 from support.servers import OncelogCluster
 from support.wire import Wire, until
@@ -16,19 +15,12 @@ from support.wire import Wire, until
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[Proxy]:
-    """Start a broker whose clients connect to a proxy."""
-    (held,) = held_ports(1)
-    listener = f"127.0.0.1:{port_of(held)}"
-    made = Proxy(listener)
-    addresses = {
-        "listeners": f"PLAINTEXT://{listener}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{made.port}",
-    }
-    cluster = OncelogCluster(tmp_path, settings=addresses)
+    """Start a broker behind a proxy."""
+    cluster = OncelogCluster(tmp_path)
+    made = Proxy(cluster.bootstrap)
     yield made
-    cluster.stop()
     made.close()
-    held.close()
+    cluster.stop()
 
 
 def test_next_transaction_loses_nothing(proxy: Proxy, name: str) -> None:

@@ -47,6 +47,8 @@ EDGES = {
     "cluster/leases.py": WORLD,
     "cluster/wakes.py": frozenset({"socket"}),
     "columns/native.py": frozenset({"os"}),
+    "faults/link.py": frozenset({"asyncio"}),
+    "faults/proxy.py": frozenset({"asyncio", "threading"}),
     "broker/process.py": WORLD,
     "broker/folder_locks.py": frozenset({"os", "time"}),
     "broker/log_lines.py": frozenset({"os", "threading"}),

@@ -1,38 +1,23 @@
-"""A proxy between our clients and a broker that drops all requests of some APIs, as a broker that hangs."""
+"""The fault proxy between our clients and a broker that hangs: requests of some APIs are not answered."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
-import threading
-
+from oncelog.faults.proxy import FaultProxy
+from oncelog.faults.requests import Request
+from oncelog.faults.rules import Action, Fault
 from oncelog.protocol.apis import ApiKey
-from support.proxy import Proxy, shut
-from support.wire import frame_from
 
 
-class SilentProxy(Proxy):
+class SilentProxy:
     """Requests of the APIs in `silent` do not arrive."""
 
     def __init__(self, bootstrap: str) -> None:
         self.silent: set[ApiKey] = set()
-        super().__init__(bootstrap)
+        self._faults = FaultProxy(bootstrap)
+        self._faults.rule = self._fault
+        self._faults.start()
+        self.port = int(self._faults.bootstrap_servers.rpartition(":")[2])
+        self.close = self._faults.close
 
-    def link(self, client: socket.socket, upstream: socket.socket) -> None:
-        threading.Thread(target=self._requests, args=(client, upstream), daemon=True).start()
-        threading.Thread(target=self._answers, args=(client, upstream), daemon=True).start()
-
-    def _requests(self, client: socket.socket, upstream: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while (frame := frame_from(client)) is not None:
-                (key,) = struct.unpack_from(">h", frame)
-                if key not in self.silent:
-                    upstream.sendall(struct.pack(">i", len(frame)) + frame)
-        shut(upstream)
-
-    def _answers(self, client: socket.socket, upstream: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := upstream.recv(1 << 16):
-                client.sendall(data)
-        shut(client)
+    def _fault(self, request: Request) -> Fault | None:
+        return Fault(Action.SILENCE) if request.api in self.silent else None

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions; find and abort hanging ones."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster; change broker settings and features."),
     "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
+    "faults": ("oncelog.cli.faults:faults", "Make faults between Kafka clients and brokers."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort unfinished batches of a Spark sink."),
 }
 """Command group -> (module:command, help)."""

@@ -1,30 +1,32 @@
-"""A broker for tests, for any client library, and an assertion that a pipeline's output is exactly-once.
+"""A broker for tests, for any client library, faults on demand, and an assertion that an output is exactly-once.
 
     from oncelog.testing import Broker
 
     with Broker() as broker:
         run_my_service(broker.bootstrap_servers)
 
-With pytest, the fixtures `bootstrap_servers`, `topic`, `new_topic` and `oncelog_broker` need no import. They come from
-the plugin `oncelog.testing.plugin`, which pytest loads if oncelog is installed.
+With pytest, the fixtures `bootstrap_servers`, `topic`, `new_topic`, `oncelog_broker` and `oncelog_faults` need no
+import. They come from the plugin `oncelog.testing.plugin`, which pytest loads if oncelog is installed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Broker", "BrokerStartError", "OncelogContainer", "assert_exactly_once"]
+__all__ = ["Broker", "BrokerStartError", "FaultProxy", "OncelogContainer", "assert_exactly_once"]
 
 if TYPE_CHECKING:
+    from oncelog.faults.proxy import FaultProxy
     from oncelog.testing.broker import Broker, BrokerStartError
     from oncelog.testing.container import OncelogContainer
     from oncelog.testing.exactly_once import assert_exactly_once
 
 _HOMES = {
-    "Broker": "broker",
-    "BrokerStartError": "broker",
-    "OncelogContainer": "container",
-    "assert_exactly_once": "exactly_once",
+    "Broker": "testing.broker",
+    "BrokerStartError": "testing.broker",
+    "FaultProxy": "faults.proxy",
+    "OncelogContainer": "testing.container",
+    "assert_exactly_once": "testing.exactly_once",
 }
 
 
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> object:
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"oncelog.testing.{_HOMES[name]}"), name)
+    found: object = getattr(importlib.import_module(f"oncelog.{_HOMES[name]}"), name)
     globals()[name] = found
     return found
 

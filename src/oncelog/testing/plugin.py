@@ -15,6 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from oncelog import Admin
+    from oncelog.faults.proxy import FaultProxy
     from oncelog.testing.broker import Broker
 
 
@@ -51,6 +52,18 @@ def oncelog_broker(oncelog_session_broker: Broker) -> Iterator[Broker]:
     """
     yield oncelog_session_broker
     oncelog_session_broker.recover()
+
+
+@pytest.fixture
+def oncelog_faults(bootstrap_servers: str) -> Iterator[FaultProxy]:
+    """Return a proxy in front of the brokers at `bootstrap_servers`, which makes no faults yet.
+
+    Connect the tested program to its `bootstrap_servers`, and call `add("lose-answer Produce:1")`.
+    """
+    from oncelog.faults.proxy import FaultProxy
+
+    with FaultProxy(bootstrap_servers) as faults:
+        yield faults
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.requests.apis import SERVED
-from oncelog.broker.requests.error_responses import error_answer
 from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

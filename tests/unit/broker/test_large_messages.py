@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oncelog.broker.requests.error_responses import error_answer
 from oncelog.broker.requests.large_messages import (
     CHUNKS_AT_ONCE,
     FEW_ITEMS,
@@ -19,6 +18,7 @@ from oncelog.broker.requests.large_messages import (
 )
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
+from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from oncelog.protocol.messages.metadata import (

@@ -14,7 +14,6 @@ from types import ModuleType
 
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.error_responses import error_answer
 from oncelog.broker.requests.large_messages import (
     FEW_ITEMS,
     MOST_ITEMS,
@@ -30,6 +29,7 @@ from oncelog.net.frames import BUFFER_BYTES
 from oncelog.net.server import BadFrameError, Chunks, Deferred, Session
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
+from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message

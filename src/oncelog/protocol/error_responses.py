@@ -18,6 +18,8 @@ _KEYS = (
     *("producer_id", "group_id", "resource_type", "resource_name"),
 )
 """Fields that an element of the request and the matching element of the response may share."""
+_OFFSETS = ("base_offset", "high_watermark", "committed_offset", "low_watermark")
+"""Offsets that are unknown after an error: -1."""
 
 
 class _Each(NamedTuple):
@@ -93,6 +95,9 @@ def _set_code(answer: Message, code: ErrorCode, version: int | None = None) -> N
         field = answer.FIELDS.get(name)
         if field is not None and (version is None or field.present(version)):
             setattr(answer, name, code)
+    for name in _OFFSETS:
+        if name in answer.FIELDS:
+            setattr(answer, name, -1)
 
 
 def _elements(each: _Each, asked: Message, answer: Message, code: ErrorCode) -> list[Message]:

@@ -1,0 +1,91 @@
+"""`oncelog faults`: run the proxy that makes faults on demand."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from oncelog.cli.lazy import examples
+
+HELP = """Make faults between Kafka clients and brokers.
+
+The command listens, and forwards to the brokers at -b and to all others that they name, of oncelog or of Apache Kafka.
+Connect clients to the address that it prints, BROKERS=HOST:PORT. For each fault, it prints a line on stderr.
+
+A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
+
+\b
+  lose-request   the request is lost, and the connection closes
+  lose-answer    the request arrives, but its response is lost
+  cut            the request is passed on, and the connection closes at once
+  hold           the connection closes, and the request arrives later (for=2s)
+  delay          the request arrives later, and those behind it (for=200ms)
+  duplicate      the request arrives twice
+  error          the proxy answers with an error (code=NOT_LEADER_OR_FOLLOWER)
+  error-after    the request takes effect, but the response is an error
+  silence        the connection stays open, but nothing is answered any more
+
+Numbers (3, 2-5, 4-, 1,3) count the requests that match API and filters, from 1. The filters are client=, broker=,
+topic=, partition=, group= and transactional-id=. The first rule with a fault for a request applies."""
+
+
+@click.command(
+    help=HELP,
+    epilog=examples(
+        "oncelog faults --rule 'lose-answer Produce:1'",
+        "oncelog faults -b kafka:9092 --rule 'error Fetch:10- code=NOT_LEADER_OR_FOLLOWER topic=orders'",
+    ),
+)
+@click.option(
+    "-b",
+    "--bootstrap-server",
+    "brokers",
+    metavar="HOST:PORT,...",
+    envvar="ONCELOG_BROKERS",
+    default="127.0.0.1:9092",
+    help="Brokers to forward to. Default: $ONCELOG_BROKERS, or 127.0.0.1:9092.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="Address to listen on. Port 0: any free port."
+)
+@click.option("--rule", "rules", metavar="RULE", multiple=True, help="Make this fault. Repeatable.")
+@click.option(
+    "--rules",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with one rule per line, after those of --rule. Lines with # at the start are comments.",
+)
+def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None) -> None:  # noqa: D103 - HELP
+    from oncelog.faults.proxy import FaultProxy
+
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    in_file = () if path is None else _lines(path)
+    try:
+        proxy = FaultProxy(brokers, *rules, *in_file, listen=listen)
+    except ValueError as error:  # a RuleError, or not an address
+        raise click.UsageError(str(error)) from None
+    _print_faults()
+    with proxy:
+        click.echo(f"BROKERS={proxy.bootstrap_servers}")
+        stopped.wait()
+
+
+def _lines(path: Path) -> list[str]:
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _print_faults() -> None:
+    """Print each fault on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("oncelog.faults")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,227 @@
+"""One client's connection through the proxy, and its connection to the broker.
+
+Responses keep the order of their requests, as Kafka's clients require: a response of the proxy waits for those before
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from oncelog.faults.requests import Request
+from oncelog.faults.rules import Action, Fault
+
+MAX_REQUEST = 100 << 20
+"""The largest request in bytes, as in Kafka (`socket.request.max.bytes`)."""
+MAX_RESPONSE = 1 << 30
+"""The largest response in bytes."""
+MOST_UNANSWERED = 1_000
+"""Requests of a connection that may wait for their responses. Then the proxy reads no more of them."""
+TLS_HANDSHAKE = b"\x16\x03"
+
+
+class CutError(Exception):
+    """The connection closes now. The message is the reason if a person should see it."""
+
+
+class Stream(NamedTuple):
+    """One side of a link."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def read_frame(self, largest: int) -> bytes | None:
+        """Return the next frame without its length, or None at the end. Raises CutError if it is too large."""
+        try:
+            prefix = await self.reader.readexactly(4)
+            size = int.from_bytes(prefix, "big", signed=True)
+            if not 0 <= size <= largest:
+                tls = prefix.startswith(TLS_HANDSHAKE)
+                raise CutError(
+                    "the client begins with TLS, which the proxy cannot read: use security.protocol=PLAINTEXT or "
+                    "SASL_PLAINTEXT"
+                    if tls
+                    else f"a frame has {size} bytes, but at most {largest} are read"
+                )
+            return await self.reader.readexactly(size)
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+    async def write_frame(self, frame: bytes) -> None:
+        """Write a frame with its length. Wait while the other side does not read. Raises CutError."""
+        try:
+            self.writer.write(len(frame).to_bytes(4, "big"))
+            self.writer.write(frame)
+            await self.writer.drain()
+        except OSError as error:
+            raise CutError from error
+
+    def close(self) -> None:
+        """Close the socket when everything is written."""
+        self.writer.close()
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        self.writer.transport.abort()
+
+
+class Proxying(Protocol):
+    """What a link uses of its proxy."""
+
+    def decide(self, frame: bytes, link: Link) -> tuple[Request, Fault]:
+        """Return the request in a frame, and its fault."""
+
+    async def rewrite(self, request: Request, frame: bytes, host: str) -> bytes:
+        """Return the response with the proxy's addresses, which clients reach at `host`."""
+
+    def hold(self, held: Held) -> None:
+        """Keep a request that arrives later."""
+
+
+class Held(NamedTuple):
+    """A request that arrives later, over the connection that it was meant for."""
+
+    upstream: Stream
+    request: Request
+    seconds: float | None
+
+    async def deliver(self) -> bool:
+        """Send the request, and wait for its response. Return False if the broker has closed the connection."""
+        try:
+            await self.upstream.write_frame(self.request.frame)
+            while self.request.answered:
+                answer = await self.upstream.read_frame(MAX_RESPONSE)
+                if answer is None:
+                    return False
+                if answer[:4] == self.request.correlation_id.to_bytes(4, "big", signed=True):
+                    break
+        except CutError:
+            return False
+        finally:
+            self.upstream.close()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A response that the client or the proxy waits for."""
+
+    request: Request
+    instead: bytes | None = None
+    """What the client gets instead of the broker's response."""
+    arrives: bool = True
+    """Whether the broker answers."""
+    drop: bool = False
+    lose: bool = False
+
+
+class Link:
+    """Forward between a client and a broker until one of them closes its connection, or a fault does."""
+
+    def __init__(self, proxy: Proxying, client: Stream, upstream: Stream, broker: int | None) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._upstream = upstream
+        self.broker = broker
+        self._host: str = client.writer.get_extra_info("sockname")[0]
+        self._expected: asyncio.Queue[_Expected] = asyncio.Queue(MOST_UNANSWERED)
+        self._silent = self._held = False
+
+    async def run(self) -> str:
+        """Return why the link has ended, if that is worth a line."""
+        tasks = [asyncio.ensure_future(self._forward_requests()), asyncio.ensure_future(self._forward_responses())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            reasons = [str(task.exception() or "") for task in done]
+            return "; ".join(filter(None, reasons))
+        except asyncio.CancelledError:  # the proxy closes
+            self._client.abort()
+            self._upstream.abort()
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._client.close()
+            if not self._held:
+                self._upstream.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _forward_requests(self) -> None:
+        while (frame := await self._client.read_frame(MAX_REQUEST)) is not None:
+            if self._silent:
+                continue
+            request, fault = self._proxy.decide(frame, self)
+            await _STEPS[fault.action](self, request, fault)
+
+    async def _forward_responses(self) -> None:
+        while True:
+            expected = await self._expected.get()
+            frame = await self._upstream.read_frame(MAX_RESPONSE) if expected.arrives else b""
+            if frame is None or expected.lose:
+                return
+            if expected.instead is not None:
+                await self._client.write_frame(expected.instead)
+            elif not expected.drop:
+                await self._client.write_frame(await self._proxy.rewrite(expected.request, frame, self._host))
+
+    # -- what happens to a request ------------------------------------------------------------------------------------
+
+    async def _forward(self, expected: _Expected) -> None:
+        await self._upstream.write_frame(expected.request.frame)
+        if expected.request.answered:
+            await self._expected.put(expected)
+
+    async def _pass(self, request: Request, fault: Fault) -> None:
+        await self._forward(_Expected(request))
+
+    async def _close(self, request: Request, fault: Fault) -> None:
+        raise CutError
+
+    async def _lose_answer(self, request: Request, fault: Fault) -> None:
+        await self._forward(_Expected(request, lose=True))
+
+    async def _cut(self, request: Request, fault: Fault) -> None:
+        await self._upstream.write_frame(request.frame)
+        raise CutError
+
+    async def _hold(self, request: Request, fault: Fault) -> None:
+        self._held = True
+        self._proxy.hold(Held(self._upstream, request, fault.seconds))
+        raise CutError
+
+    async def _delay(self, request: Request, fault: Fault) -> None:
+        await asyncio.sleep(fault.seconds or 0)
+        await self._forward(_Expected(request))
+
+    async def _duplicate(self, request: Request, fault: Fault) -> None:
+        await self._forward(_Expected(request))
+        await self._forward(_Expected(request, drop=True))
+
+    async def _answer(self, request: Request, fault: Fault) -> None:
+        error = request.error(fault.code)
+        if error is None or not request.answered:
+            raise CutError
+        await self._expected.put(_Expected(request, instead=error, arrives=False))
+
+    async def _answer_after(self, request: Request, fault: Fault) -> None:
+        await self._forward(_Expected(request, instead=request.error(fault.code)))
+
+    async def _swallow(self, request: Request, fault: Fault) -> None:
+        self._silent = True
+
+
+_STEPS: dict[Action, Callable[[Link, Request, Fault], Awaitable[None]]] = {
+    Action.PASS: Link._pass,
+    Action.LOSE_REQUEST: Link._close,
+    Action.LOSE_ANSWER: Link._lose_answer,
+    Action.CUT: Link._cut,
+    Action.HOLD: Link._hold,
+    Action.DELAY: Link._delay,
+    Action.DUPLICATE: Link._duplicate,
+    Action.ERROR: Link._answer,
+    Action.ERROR_AFTER: Link._answer_after,
+    Action.SILENCE: Link._swallow,
+}

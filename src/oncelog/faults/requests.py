@@ -1,0 +1,124 @@
+"""What a rule can see of a request that passes the proxy. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.error_responses import error_answer
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.messages.produce import ProduceRequest
+from oncelog.protocol.records import BatchHeader, parse_header
+from oncelog.protocol.schema import DecodeError, Message, UnsupportedVersionError
+
+_UNREADABLE = (DecodeError, UnsupportedVersionError, ValueError)
+
+
+def api_name(key: ApiKey) -> str:
+    """Return the name of an API in Kafka's protocol guide: `AddPartitionsToTxn`."""
+    return "".join(word.capitalize() for word in key.name.split("_"))
+
+
+class Request:
+    """One request in transit.
+
+    `broker` is the node id of the broker that it is sent to, or None if that is not known yet. `number` counts the
+    requests of this API through the proxy, from 1. A request that this version of oncelog cannot read has `api` None,
+    or `message` None.
+    """
+
+    def __init__(self, frame: bytes, broker: int | None, topic_names: Mapping[UUID, str]) -> None:
+        self.frame = frame
+        self.broker = broker
+        self.number = 0
+        self.api: ApiKey | None = None
+        self.version = self.correlation_id = -1
+        self.client_id: str | None = None
+        self._topic_names = topic_names
+        self._body = 0
+        try:
+            header, self._body = decode_request_header(memoryview(frame))
+            self.version, self.correlation_id, self.client_id = (
+                header.api_version,
+                header.correlation_id,
+                header.client_id,
+            )
+            self.api = ApiKey(header.api_key)
+        except _UNREADABLE:  # a raw login token, an API that oncelog does not know, or no request at all
+            pass
+
+    @cached_property
+    def message(self) -> Message | None:
+        """The decoded request, or None if it cannot be decoded."""
+        if self.api is None:
+            return None
+        try:
+            return messages(self.api)[0].decode_from(memoryview(self.frame), self._body, self.version)[0]
+        except _UNREADABLE:
+            return None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the broker answers the request. It does not answer Produce with acks=0."""
+        return not (isinstance(self.message, ProduceRequest) and self.message.acks == 0)
+
+    @cached_property
+    def batches(self) -> list[BatchHeader]:
+        """The headers of a Produce request's batches: producer id, epoch, sequence, number of records."""
+        found = []
+        for records in self.records:
+            try:
+                found.append(parse_header(records))
+            except ProtocolError:  # the broker rejects it
+                continue
+        return found
+
+    @cached_property
+    def records(self) -> list[bytes]:
+        """The bytes of a Produce request's batches, in the order of its partitions."""
+        if not isinstance(self.message, ProduceRequest):
+            return []
+        return [bytes(part.records or b"") for topic in self.message.topic_data for part in topic.partition_data]
+
+    def values(self, *names: str, of: str = "") -> set[str]:
+        """Return the values of the fields with these names, as texts, in structs whose class name contains `of`."""
+        return set() if self.message is None else set(_values(self.message, names, of))
+
+    def topics(self) -> set[str]:
+        """Return the topics that the request names, also by id."""
+        ids = (self._topic_names.get(UUID(text), "") for text in self.values("topic_id"))
+        return self.values("name", "topic", "topic_name", of="Topic") | set(filter(None, ids))
+
+    def error(self, code: ErrorCode) -> bytes | None:
+        """Return the response that carries an error code, with its header, or None if the request cannot be decoded."""
+        if self.api is None or self.message is None:
+            return None
+        header = encode_response_header(self.api, self.version, self.correlation_id)
+        return header + error_answer(self.message, self.version, code).encode(self.version)
+
+    def __str__(self) -> str:
+        """Return a description for log lines."""
+        what = "a request that oncelog does not know" if self.api is None else f"{api_name(self.api)} {self.number}"
+        where = "" if self.broker is None else f" to broker {self.broker}"
+        batches = "".join(
+            f"; sequences {batch.base_sequence} to {batch.last_sequence} of producer id {batch.producer_id}, "
+            f"epoch {batch.producer_epoch}"
+            for batch in self.batches
+            if batch.base_sequence >= 0
+        )
+        return f"{what} of client {self.client_id!r}{where}{batches}"
+
+
+def _values(message: Message, names: tuple[str, ...], of: str) -> Iterator[str]:
+    named = of in type(message).__name__
+    for field in message.FIELDS:
+        value: Any = getattr(message, field)
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, Message):
+                yield from _values(item, names, of)
+            elif named and field in names and item is not None:
+                yield str(item)

@@ -1,0 +1,121 @@
+"""The rules of `FaultProxy`: what they match, and what they reject."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.faults.requests import Request
+from oncelog.faults.rules import FILTERS, Action, Fault, Rule, RuleError, parse_fault
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import RequestHeader, encode_request_header
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.schema import Message
+
+LOSE = Fault(Action.LOSE_ANSWER)
+
+
+def passing(message: Message, version: int | None = None, client: str = "app") -> Request:
+    version = message.MAX_VERSION if version is None else version
+    header = encode_request_header(RequestHeader(message.API_KEY, version, 7, client))
+    return Request(header + message.encode(version), 1, {})
+
+
+def matched(rule: Rule, count: int) -> list[int]:
+    """Return which of so many equal requests meet the fault, from 1."""
+    request = passing(EndTxnRequest(transactional_id="t"))
+    return [number for number in range(1, count + 1) if rule.fault(request) is not None]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [("", [1, 2, 3, 4, 5, 6]), (":3", [3]), (":2-4", [2, 3, 4]), (":5-", [5, 6]), (":1,4-5", [1, 4, 5]), (":9", [])],
+)
+def test_numbers_count_from_one(numbers: str, expected: list[int]) -> None:
+    assert matched(Rule(f"lose-answer EndTxn{numbers}"), 6) == expected
+
+
+@pytest.mark.parametrize("api", ["EndTxn", "endtxn", "END_TXN", "end-txn", "*"])
+def test_names_of_apis(api: str) -> None:
+    assert Rule(f"lose-answer {api}").fault(passing(EndTxnRequest(transactional_id="t"))) == LOSE
+    other = Rule(f"lose-answer {api}").fault(passing(MetadataRequest()))
+    assert other == (LOSE if api == "*" else None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "request_"),
+    [
+        ("lose-answer EndTxn transactional-id=t", EndTxnRequest(transactional_id="t")),
+        ("lose-answer JoinGroup group=g", JoinGroupRequest(group_id="g")),
+        ("lose-answer Metadata topic=orders", MetadataRequest(topics=[MetadataRequestTopic(name="orders")])),
+        ("lose-answer * client=app broker=1", MetadataRequest()),
+    ],
+)
+def test_filters(rule: str, request_: Message) -> None:
+    assert Rule(rule).fault(passing(request_)) == LOSE
+    for key in FILTERS:
+        if f"{key}=" in rule:
+            assert Rule(f"lose-answer * {key}=other").fault(passing(request_)) is None
+
+
+def test_only_matching_requests_count() -> None:
+    rule = Rule("lose-answer EndTxn:2 transactional-id=t")
+    ids = ["t", "other", "other", "t", "t"]
+    assert [rule.fault(passing(EndTxnRequest(transactional_id=id_))) is not None for id_ in ids] == [
+        *(False, False, False, True, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not a rule"),
+        ("lose-answer", "is not a rule"),
+        ("lose Produce", "is not an action; the actions are pass, lose-request"),
+        ("lose-answer Producing", "is not an API; the APIs are"),
+        ("lose-answer Produce:0", "count from 1"),
+        ("lose-answer Produce:a", "is not a number"),
+        ("lose-answer Produce:-3", "is not a number"),
+        ("lose-answer Produce:3-2", "ends before it begins"),
+        ("lose-answer Produce for=1s", "lose-answer has no option 'for'"),
+        ("lose-answer Produce topic", "is not KEY=VALUE"),
+        ("lose-answer Produce topic=", "is not KEY=VALUE"),
+        ("lose-answer Produce topic=a topic=b", "topic is given twice"),
+        ("delay Produce", "delay needs a time"),
+        ("delay Produce for=soon", "is not a time"),
+        ("error Produce", "error needs an error"),
+        ("error Produce code=NOPE", "is not the name of a Kafka error"),
+        ("error Produce code=NONE", "is no error"),
+    ],
+)
+def test_wrong_rules_say_what_is_allowed(text: str, why: str) -> None:
+    with pytest.raises(RuleError, match=why):
+        Rule(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("hold", Fault(Action.HOLD)),
+        ("hold for=200ms", Fault(Action.HOLD, 0.2)),
+        ("delay for=1.5", Fault(Action.DELAY, 1.5)),
+        ("delay for=2m", Fault(Action.DELAY, 120.0)),
+        ("error code=not_leader_or_follower", Fault(Action.ERROR, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)),
+    ],
+)
+def test_options_of_a_fault(text: str, fault: Fault) -> None:
+    assert parse_fault(text) == fault
+
+
+@pytest.mark.parametrize("key", ApiKey)
+def test_requests_of_all_apis_and_versions_are_read(key: ApiKey) -> None:
+    """Also those that a later version sends: they pass, without a message."""
+    kind = messages(key)[0]
+    for version in range(kind.MIN_VERSION, kind.MAX_VERSION + 1):
+        request = passing(kind(), version)
+        assert (request.api, request.message) == (key, kind())
+        assert request.error(ErrorCode.UNKNOWN_SERVER_ERROR) is not None
+    later = encode_request_header(RequestHeader(key, kind.MAX_VERSION + 1, 7, "app")) + b"\xff"
+    assert Request(later, None, {}).message is None
