@@ -44,6 +44,12 @@ def require(text: str, *patterns: str) -> None:
         at = found.end()
 
 
+def require_of(broker: Broker, *patterns: str) -> None:
+    """Check the lines of the broker, whose log is written by a thread."""
+    wait_until(lambda: re.search(patterns[-1], broker.log()), patterns[-1])
+    require(broker.log(), *patterns)
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(record.getMessage() for record in caplog.records)
 
@@ -64,8 +70,8 @@ def test_lost_answer_shows_the_retry_and_the_recognised_duplicate(
         r"orders-0, sequences 1 to 1 .*: queued again, behind 0 and before 0 other batches, after attempt 1: ",
         r"orders-0, sequences 2 to 2 of producer id \d+, epoch 0: drained",
     )
-    require(
-        broker.log(),
+    require_of(
+        broker,
         r"reserved the producer ids 0 to 999",
         r"assigned producer id \d+ to a producer without transactions",
         rf"orders-0: duplicate: sequences 1 to 1 of producer id \d+, epoch 0 are at offsets {first + 1} to {first + 1}",
@@ -116,9 +122,8 @@ def test_transaction_shows_its_transitions_and_markers(broker: Broker, caplog: p
         r"producer payments: ready, was committing",
         r"producer payments: aborting, was in transaction",
     )
-    wait_until(lambda: "'payments': CompleteAbort" in broker.log(), "the end of the transaction")
-    require(
-        broker.log(),
+    require_of(
+        broker,
         r"transactional id 'payments': Empty, was unknown; producer id \d+, epoch 0; partitions: none",
         r"transactional id 'payments': Ongoing, was Empty; producer id \d+, epoch 0; partitions: orders-0",
         r"transactional id 'payments': PrepareCommit, was Ongoing; producer id \d+, epoch 1; partitions: orders-0",
@@ -135,6 +140,7 @@ def test_each_rejection_has_one_line(broker: Broker) -> None:
         wire.produce("orders", batch([b"v"] * 3, who, 0))
         for sequence in (1, 7, 8):
             assert wire.produce("orders", batch([b"w"], who, sequence)).error_code == OUT_OF_ORDER
+    wait_until(lambda: "sequence 8, expected 3" in broker.log(), "the last line")
     for sequence, kind in ((1, "stale"), (7, "gap"), (8, "gap")):
         found = [line for line in broker.log().splitlines() if f"sequence {sequence}, expected 3 ({kind}: " in line]
         assert len(found) == 1, broker.log()

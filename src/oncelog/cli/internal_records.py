@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 
 from oncelog import errors
-from oncelog.cli.common import open_cluster
+from oncelog.cli.common import note, open_cluster
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record
 from oncelog.coordinator.transactions.metadata import TransactionState
@@ -59,13 +59,18 @@ def print_records(
     """Print a line for each record of the partition where the group or transactional id `name` lives, or of all.
 
     `line_of` gets the partition and a record, and returns None for one to omit. Without `follow`, end at the present
-    end of each partition. Raises ClickException with the text `missing` if there is a name, and no line of it.
+    end of each partition. A record that cannot be decoded is a remark on stderr. Raises ClickException with the text
+    `missing` if there is a name, and no line of it.
     """
 
     async def run() -> int:
         lines = 0
         async for partition, record in _read(bootstrap, topic, name, isolation, follow):
-            line = line_of(partition, record)
+            try:
+                line = line_of(partition, record)
+            except (DecodeError, IndexError) as error:
+                note(f"cannot decode the record of {topic}-{partition} at offset {record.offset}: {error}")
+                continue
             if line is not None:
                 lines += 1
                 click.echo(line)

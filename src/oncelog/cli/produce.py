@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -22,12 +23,15 @@ BLOCK_MS = 10_000
 REQUEST_MS = 30_000
 """How long one request waits for its response, at most half of `--timeout`."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONERS = ("default", "consistent_random", "round_robin")
+MOST_RETRIES_SHOWN = 20
 
 
 @click.command(
     epilog=examples(
         "echo hello | oncelog topic produce orders",
         "oncelog topic produce orders -K : --transactional-id load-1 < orders.txt",
+        "seq 60 | oncelog topic produce orders --partitioner round_robin",
     )
 )
 @click.argument("topic")
@@ -39,6 +43,20 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Add a header to every record.")
 @click.option("-Z", "--null", is_flag=True, help="Send an empty key or value as null.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction.")
+@click.option(
+    "--partitioner",
+    type=click.Choice(PARTITIONERS),
+    help="How to choose partitions: by the key as Java's client does (default) or as librdkafka does, or in turn.",
+)
+@click.option("--acks", type=click.Choice(("all", "1", "0")), help="Replicas that must have a record. Default: all.")
+@click.option(
+    "--idempotence/--no-idempotence",
+    default=None,
+    help="Whether retries cannot duplicate or reorder records. Default: yes, if --acks is all.",
+)
+@click.option(
+    "--retries", type=click.IntRange(min=0), metavar="N", help="How often to send a batch again. Default: no limit."
+)
 @click.option(
     "--timeout",
     type=click.IntRange(1, 3600),
@@ -56,6 +74,10 @@ def produce(
     headers: tuple[str, ...],
     null: bool,
     transactional_id: str | None,
+    partitioner: str | None,
+    acks: str | None,
+    idempotence: bool | None,
+    retries: int | None,
     timeout: int,
     bootstrap: str,
     form: str,
@@ -64,6 +86,7 @@ def produce(
 
     With --transactional-id, all records become visible together when stdin ends, or none if an error occurs. Without
     it, a file with a bad line is rejected before any record is sent. Of a pipe, the lines before a bad line are sent.
+    If a batch has to be sent again, the command prints why.
     """
     from oncelog import Producer
     from oncelog.cli.client_settings import client_settings
@@ -78,6 +101,8 @@ def produce(
         "max_block_ms": BLOCK_MS,
         "transactional_id": transactional_id,
     }
+    chosen = {"partitioner": partitioner, "acks": acks, "enable_idempotence": idempotence, "retries": retries}
+    options.update((name, value) for name, value in chosen.items() if value is not None)
     delimiter = None if key_delimiter is None else key_delimiter.encode()
     source = sys.stdin.buffer
     if delimiter is not None and source.seekable():
@@ -87,7 +112,7 @@ def produce(
                 raise BadLineError(number, delimiter, "nothing was sent")
         source.seek(begin)
     existed = _topic_exists(bootstrap, topic)
-    with Producer(bootstrap, **options) as producer:
+    with _retries_shown(), Producer(bootstrap, **options) as producer:
         records = _lines(
             source, delimiter, null, "none of the other records becomes visible" if transactional_id else ""
         )
@@ -96,10 +121,41 @@ def produce(
         else:
             with producer.transaction():
                 sent = _send(producer, topic, records, partition, pairs)
+        again = producer.metrics().record_retry_total
     if sent and not existed:
         note(f"topic {topic!r} did not exist; the broker has created it")
     if form == "json":
-        show({"topic": topic, "records": sent}, form)
+        show({"topic": topic, "records": sent, "sent_again": again}, form)
+
+
+class _Notes(logging.Handler):
+    """Print the first lines of a logger as remarks."""
+
+    left = MOST_RETRIES_SHOWN
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.left:
+            self.left -= 1
+            note(record.getMessage() if self.left else "further batches are sent again, too")
+
+
+@contextmanager
+def _retries_shown() -> Iterator[None]:
+    """Print which batches are sent again, and why. With --log-level DEBUG, the client's log has these lines already."""
+    logger = logging.getLogger("oncelog.client.producer.accumulator")
+    if logger.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    notes = _Notes()
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(notes)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
+        logger.removeHandler(notes)
+        logger.propagate = True
 
 
 def _send(

@@ -188,7 +188,7 @@ def test_produced_lines_are_consumed(tool: Tool, topic: str, codec: str) -> None
 
 
 def test_produce_reports_errors(tool: Tool, topic: str) -> None:
-    assert tool.json("topic", "produce", topic, stdin="x\ny\n") == {"topic": topic, "records": 2}
+    assert tool.json("topic", "produce", topic, stdin="x\ny\n") == {"topic": topic, "records": 2, "sent_again": 0}
     assert "line 2 has no key delimiter ':'" in tool.fails(1, "topic", "produce", topic, "-K", ":", stdin="a:1\nb\n")
     warning, error = tool.fails(1, "topic", "produce", topic, "-p", "9", stdin="x\n").splitlines()
     assert warning.endswith("has partitions 0 to 1, not 9; still retrying")

@@ -226,8 +226,10 @@ class Accumulator:
             before.append(queue.popleft())
         queue.appendleft(batch)
         queue.extendleft(reversed(before))
-        text = "%s: queued again, behind %d and before %d other batches, after attempt %d: %s"
-        logger.debug(text, batch, len(before), len(queue) - len(before) - 1, batch.attempts, batch.failure)
+        if logger.isEnabledFor(logging.DEBUG):
+            why = "" if batch.failure is None else f": {batch.failure.code.name}, {batch.failure.message}"
+            text = "%s: queued again, behind %d and before %d other batches, after attempt %d%s"
+            logger.debug(text, batch, len(before), len(queue) - len(before) - 1, batch.attempts, why)
 
     def withdraw(self, batch: Batch) -> None:
         """Remove a waiting batch from its queue."""

@@ -1,0 +1,43 @@
+"""`oncelog group log` and `txn log` name a record that they cannot decode, and continue."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from oncelog import Consumer, Producer
+from oncelog.coordinator.partitioning import partition_for
+from oncelog.protocol.records import Record, build_batch
+from oncelog.testing import Broker
+from support.command_line import Tool
+from support.wire import Wire
+
+GARBAGE = {"__consumer_offsets": b"\x00\x01\xff", "__transaction_state": b"\x00\x00\x7f\xff"}
+"""Keys whose versions are known, but whose strings are too short."""
+
+
+@pytest.mark.parametrize("command", [("group", "log"), ("txn", "log"), ("txn", "log", "--format", "json")])
+def test_record_that_cannot_be_decoded_is_named(command: tuple[str, ...]) -> None:
+    topic = "__consumer_offsets" if command[0] == "group" else "__transaction_state"
+    with Broker(topics=["orders"]) as broker:
+        with Producer(broker.bootstrap_servers, transactional_id="mine") as producer, producer.transaction():
+            producer.send("orders", b"x")
+        with Consumer(broker.bootstrap_servers, group_id="mine") as consumer:
+            consumer.assign([("orders", 0)])
+            consumer.commit({("orders", 0): 1})
+        with Wire(broker.bootstrap_servers, "__admin_client") as wire:
+            now = int(time.time() * 1000)
+            batch = build_batch([Record(0, now, GARBAGE[topic], b"\x00\x01")])
+            answer = wire.produce(topic, batch, partition=partition_for("mine", 50))
+            assert answer.error_code == 0
+            producer = Producer(broker.bootstrap_servers, transactional_id="mine")
+            with producer, producer.transaction():
+                producer.send("orders", b"y")
+        done = Tool(broker.bootstrap_servers).run(*command, "mine")
+    assert done.returncode == 0, done
+    assert done.stderr.startswith(
+        f"oncelog: cannot decode the record of {topic}-{partition_for('mine', 50)} at offset "
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stdout.splitlines()) >= (1 if command[0] == "group" else 8)
