@@ -260,6 +260,9 @@ def test_command_says_why_its_records_wait(up: Up, data: Path, interrupt: bool) 
         process.stdin.write("one\ntwo\n")
         process.stdin.close()
         reason = "2 replica(s) are in sync; min.insync.replicas=3 (NOT_ENOUGH_REPLICAS)"
+        first = process.stderr.readline()
+        assert "t-0, sequences 0 to 1 of producer id" in first
+        assert "queued again, behind 0 and before 0 other batches, after attempt 1: NOT_ENOUGH_REPLICAS, t-0" in first
         assert f"records for t-0 wait: t-0: {reason}" in process.stderr.readline()
         assert process.poll() is None
         if interrupt:

@@ -237,8 +237,9 @@ def test_command_prints_its_address_and_each_fault(server: Server, name: str, tm
         process.wait_for(lambda: list(process.lines()), "it prints its address")
         (line,) = process.lines()
         done = Tool(line.removeprefix("BROKERS=")).run("topic", "produce", name, stdin="a\n")
-        assert [text.partition(": queued again, ")[1] for text in done.stderr.splitlines()] == [": queued again, "] * 2
-        assert "after attempt 1: NOT_LEADER_OR_FOLLOWER" in done.stderr
+        (line,) = done.stderr.splitlines()
+        assert ": queued again, " in line
+        assert "after attempt 1: NOT_LEADER_OR_FOLLOWER" in line
     finally:
         assert process.stop() == 0
     made = [text.split(" ", 1)[1].split(" to ")[0] for text in process.stderr_path.read_text().splitlines()]

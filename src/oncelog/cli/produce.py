@@ -129,12 +129,12 @@ def produce(
 
 
 class _Notes(logging.Handler):
-    """Print the first lines of a logger as remarks."""
+    """Print the lines about the first retry of each batch as remarks, up to a limit."""
 
     left = MOST_RETRIES_SHOWN
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self.left:
+        if self.left and "after attempt 1:" in record.getMessage():
             self.left -= 1
             note(record.getMessage() if self.left else "further batches are sent again, too")
 
