@@ -227,6 +227,13 @@ def test_no_broker_behind_the_proxy_is_no_broker(server: Server) -> None:
         assert client.recv(1) == b""
 
 
+def test_command_names_the_wrong_line_of_a_file(server: Server, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("lose-answer Produce:2\n\nlose Produce\n")
+    message = Tool(server.bootstrap).fails(2, "faults", "--rules", str(rules))
+    assert "rules, line 3: 'lose' is not an action" in " ".join(message.split())
+
+
 def test_command_prints_its_address_and_each_fault(server: Server, name: str, tmp_path: Path, wire: Wire) -> None:
     wire.create_topic(name)
     rules = tmp_path / "rules"

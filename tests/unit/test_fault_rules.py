@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
+from oncelog.faults import proxy
+from oncelog.faults.link import Held
+from oncelog.faults.proxy import FaultProxy
 from oncelog.faults.requests import Request
 from oncelog.faults.rules import FILTERS, Action, Fault, Rule, RuleError, parse_fault
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, encode_request_header
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.schema import Message
@@ -58,6 +66,51 @@ def test_filters(rule: str, request_: Message) -> None:
     for key in FILTERS:
         if f"{key}=" in rule:
             assert Rule(f"lose-answer * {key}=other").fault(passing(request_)) is None
+
+
+def fetch(*partitions: tuple[str, int]) -> FetchRequest:
+    topics = [FetchTopic(topic=topic, partitions=[FetchPartition(partition=index)]) for topic, index in partitions]
+    return FetchRequest(topics=topics)
+
+
+@pytest.mark.parametrize(
+    ("rule", "matches"),
+    [
+        ("lose-answer Fetch topic=a partition=0", True),
+        ("lose-answer Fetch topic=b partition=1", True),
+        ("lose-answer Fetch topic=a partition=1", False),
+        ("lose-answer Fetch partition=1", True),
+        ("lose-answer Fetch partition=2", False),
+    ],
+)
+def test_topic_and_partition_belong_together(rule: str, matches: bool) -> None:
+    assert (Rule(rule).fault(passing(fetch(("a", 0), ("b", 1)), 12)) is not None) == matches
+
+
+def test_partitions_in_lists_of_numbers_and_topics_by_id() -> None:
+    added = AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="a", partitions=[3, 4])])
+    assert Rule("lose-answer * topic=a partition=4").fault(passing(added, 3)) == LOSE
+    id_ = UUID(int=7)
+    by_id = FetchRequest(topics=[FetchTopic(topic_id=id_, partitions=[FetchPartition(partition=5)])])
+    header = encode_request_header(RequestHeader(by_id.API_KEY, 13, 7, "app"))
+    request = Request(header + by_id.encode(13), 1, {id_: "known"})
+    assert Rule("lose-answer Fetch topic=known partition=5").fault(request) == LOSE
+    assert Rule("lose-answer Fetch topic=other").fault(request) is None
+
+
+def test_seen_and_held_requests_are_bounded() -> None:
+    faults = FaultProxy("127.0.0.1:1")
+    route = proxy._Route("127.0.0.1", 1)
+    frame = encode_request_header(RequestHeader(ApiKey.PRODUCE, 9, 7, "app")) + bytes(1 << 20)
+    for _ in range(200):
+        request, _ = faults.decide(route, frame)
+    assert 0 < sum(len(each.frame) for each in faults.seen) <= proxy.MOST_SEEN_BYTES
+    small = encode_request_header(RequestHeader(ApiKey.HEARTBEAT, 4, 7, "app"))
+    for _ in range(proxy.MOST_SEEN + 5):
+        request, _ = faults.decide(route, small)
+    assert len(faults.seen) == proxy.MOST_SEEN
+    held: Any = Held(None, request, None)  # type: ignore[arg-type]
+    assert [faults.hold(held) for _ in range(proxy.MOST_HELD + 1)] == [True] * proxy.MOST_HELD + [False]
 
 
 def test_only_matching_requests_count() -> None:

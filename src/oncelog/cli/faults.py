@@ -65,9 +65,8 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    in_file = () if path is None else _lines(path)
     try:
-        proxy = FaultProxy(brokers, *rules, *in_file, listen=listen)
+        proxy = FaultProxy(brokers, *rules, *_lines(path), listen=listen)
     except ValueError as error:  # a RuleError, or not an address
         raise click.UsageError(str(error)) from None
     _print_faults()
@@ -76,9 +75,20 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
         stopped.wait()
 
 
-def _lines(path: Path) -> list[str]:
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+def _lines(path: Path | None) -> list[str]:
+    """Return the rules in a file. Raises UsageError with the number of a wrong line."""
+    from oncelog.faults.rules import Rule, RuleError
+
+    found = []
+    for number, line in enumerate([] if path is None else path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            try:
+                Rule(text)
+            except RuleError as error:
+                raise click.UsageError(f"{path}, line {number}: {error}") from None
+            found.append(text)
+    return found
 
 
 def _print_faults() -> None:

@@ -20,6 +20,8 @@ REWRITTEN = frozenset(
     | {ApiKey.PRODUCE, ApiKey.FETCH}
 )
 """The APIs whose responses name brokers, and ApiVersions."""
+_SHARE_GROUPS = frozenset({78, 79})
+"""ShareFetch and ShareAcknowledge (KIP-932), which oncelog does not know."""
 
 
 class Response:
@@ -61,10 +63,16 @@ def topic_names(message: Message) -> dict[UUID, str]:
 
 
 def limit_versions(message: Message) -> bool:
-    """Offer the client no version of the rewritten APIs that this proxy cannot read. Return whether that changes it."""
+    """Offer the client only what this proxy can rewrite. Return whether that changes the response.
+
+    It leaves out later versions of these APIs, and those of share groups, whose responses name brokers, too.
+    """
     changed = False
     if isinstance(message, ApiVersionsResponse):
-        for api in message.api_keys:
+        known = [api for api in message.api_keys if api.api_key not in _SHARE_GROUPS]
+        changed = len(known) < len(message.api_keys)
+        message.api_keys = known
+        for api in known:
             if api.api_key in REWRITTEN:
                 highest = messages(ApiKey(api.api_key))[1].MAX_VERSION
                 changed |= api.max_version > highest

@@ -20,6 +20,8 @@ MAX_RESPONSE = 1 << 30
 """The largest response in bytes."""
 MOST_UNANSWERED = 1_000
 """Requests of a connection that may wait for their responses. Then the proxy reads no more of them."""
+DELIVER_S = 60.0
+"""How long a held request waits for its response."""
 TLS_HANDSHAKE = b"\x16\x03"
 
 
@@ -71,14 +73,14 @@ class Stream(NamedTuple):
 class Proxying(Protocol):
     """What a link uses of its proxy."""
 
-    def decide(self, frame: bytes, link: Link) -> tuple[Request, Fault]:
+    def decide(self, frame: bytes) -> tuple[Request, Fault]:
         """Return the request in a frame, and its fault."""
 
     async def rewrite(self, request: Request, frame: bytes, host: str) -> bytes:
         """Return the response with the proxy's addresses, which clients reach at `host`."""
 
-    def hold(self, held: Held) -> None:
-        """Keep a request that arrives later."""
+    def hold(self, held: Held) -> bool:
+        """Keep a request that arrives later. Return False if too many are held: it is lost."""
 
 
 class Held(NamedTuple):
@@ -91,14 +93,15 @@ class Held(NamedTuple):
     async def deliver(self) -> bool:
         """Send the request, and wait for its response. Return False if the broker has closed the connection."""
         try:
-            await self.upstream.write_frame(self.request.frame)
-            while self.request.answered:
-                answer = await self.upstream.read_frame(MAX_RESPONSE)
-                if answer is None:
-                    return False
-                if answer[:4] == self.request.correlation_id.to_bytes(4, "big", signed=True):
-                    break
-        except CutError:
+            async with asyncio.timeout(DELIVER_S):
+                await self.upstream.write_frame(self.request.frame)
+                while self.request.answered:
+                    answer = await self.upstream.read_frame(MAX_RESPONSE)
+                    if answer is None:
+                        return False
+                    if answer[:4] == self.request.correlation_id.to_bytes(4, "big", signed=True):
+                        break
+        except (CutError, TimeoutError):
             return False
         finally:
             self.upstream.close()
@@ -121,11 +124,10 @@ class _Expected:
 class Link:
     """Forward between a client and a broker until one of them closes its connection, or a fault does."""
 
-    def __init__(self, proxy: Proxying, client: Stream, upstream: Stream, broker: int | None) -> None:
+    def __init__(self, proxy: Proxying, client: Stream, upstream: Stream) -> None:
         self._proxy = proxy
         self._client = client
         self._upstream = upstream
-        self.broker = broker
         self._host: str = client.writer.get_extra_info("sockname")[0]
         self._expected: asyncio.Queue[_Expected] = asyncio.Queue(MOST_UNANSWERED)
         self._silent = self._held = False
@@ -153,7 +155,7 @@ class Link:
         while (frame := await self._client.read_frame(MAX_REQUEST)) is not None:
             if self._silent:
                 continue
-            request, fault = self._proxy.decide(frame, self)
+            request, fault = self._proxy.decide(frame)
             await _STEPS[fault.action](self, request, fault)
 
     async def _forward_responses(self) -> None:
@@ -188,8 +190,7 @@ class Link:
         raise CutError
 
     async def _hold(self, request: Request, fault: Fault) -> None:
-        self._held = True
-        self._proxy.hold(Held(self._upstream, request, fault.seconds))
+        self._held = self._proxy.hold(Held(self._upstream, request, fault.seconds))
         raise CutError
 
     async def _delay(self, request: Request, fault: Fault) -> None:
@@ -207,7 +208,10 @@ class Link:
         await self._expected.put(_Expected(request, instead=error, arrives=False))
 
     async def _answer_after(self, request: Request, fault: Fault) -> None:
-        await self._forward(_Expected(request, instead=request.error(fault.code)))
+        error = request.error(fault.code)
+        if error is None:
+            raise CutError
+        await self._forward(_Expected(request, instead=error))
 
     async def _swallow(self, request: Request, fault: Fault) -> None:
         self._silent = True

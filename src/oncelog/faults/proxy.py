@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from oncelog.faults.addresses import REWRITTEN, Response, brokers, limit_versions, node_id, topic_names
@@ -22,8 +22,10 @@ CONNECT_S = 10.0
 """How long a connection to a broker may take."""
 MOST_CONNECTIONS = 2_000
 """Connections of clients at a time. Further ones are closed at once."""
-MOST_SEEN = 10_000
-"""Requests that `FaultProxy.seen` remembers."""
+MOST_SEEN, MOST_SEEN_BYTES = 10_000, 64 << 20
+"""Requests that `FaultProxy.seen` remembers, and the bytes in them."""
+MOST_HELD = 1_000
+"""Requests that are held at a time. Further ones are lost."""
 MOST_TOPICS = 100_000
 """Topics whose ids the proxy remembers."""
 
@@ -40,6 +42,22 @@ class _Route:
         self.broker: int | None = None
         self.listening = -1
         """The port of the listener."""
+
+
+class _Behind(NamedTuple):
+    """The proxy as the links of one route see it."""
+
+    proxy: FaultProxy
+    route: _Route
+
+    def decide(self, frame: bytes) -> tuple[Request, Fault]:
+        return self.proxy.decide(self.route, frame)
+
+    def hold(self, held: Held) -> bool:
+        return self.proxy.hold(held)
+
+    async def rewrite(self, request: Request, frame: bytes, host: str) -> bytes:
+        return await self.proxy.rewrite(request, frame, host)
 
 
 class FaultProxy:
@@ -63,7 +81,8 @@ class FaultProxy:
         self.rule: Callable[[Request], str | Fault | None] | None = None
         """A function that is asked first. It returns a fault, also as a text without API, or None. It must be fast,
         because all connections wait for it."""
-        self._seen: deque[tuple[Request, Fault]] = deque(maxlen=MOST_SEEN)
+        self._seen: deque[tuple[Request, Fault]] = deque()
+        self._seen_bytes = 0
         self._counts: dict[int, int] = {}
         self._topic_names: dict[UUID, str] = {}
         self._routes: list[_Route] = []
@@ -76,7 +95,7 @@ class FaultProxy:
         """Guards the rules, and what is seen and held."""
         self._listening = asyncio.Lock()
         """Held while a listener starts, so that a broker gets one."""
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
 
     # -- what a test calls --------------------------------------------------------------------------------------------
@@ -92,6 +111,7 @@ class FaultProxy:
 
     def start(self) -> None:
         """Listen. `bootstrap_servers` is known afterwards."""
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="oncelog-faults", daemon=True)
         self._thread.start()
         try:
@@ -118,13 +138,13 @@ class FaultProxy:
 
     @property
     def seen(self) -> list[Request]:
-        """The requests so far, in the order of their arrival; at most the last 10,000."""
+        """The requests so far, in the order of their arrival; at most the last 10,000, and 64 MiB of them."""
         with self._lock:
             return [request for request, _ in self._seen]
 
     @property
     def made(self) -> list[tuple[Request, Fault]]:
-        """The requests that met a fault, among the last 10,000 requests."""
+        """Those of `seen` that met a fault."""
         with self._lock:
             return [(request, fault) for request, fault in self._seen if fault.action is not Action.PASS]
 
@@ -150,14 +170,17 @@ class FaultProxy:
 
     # -- what a link calls --------------------------------------------------------------------------------------------
 
-    def decide(self, frame: bytes, link: Link) -> tuple[Request, Fault]:
+    def decide(self, route: _Route, frame: bytes) -> tuple[Request, Fault]:
         """Return the request in a frame, and its fault."""
-        request = Request(frame, link.broker, self._topic_names)
+        request = Request(frame, route.broker, self._topic_names)
         with self._lock:
             if request.api is not None:
                 request.number = self._counts[request.api] = self._counts.get(request.api, 0) + 1
             fault = self._fault(request)
             self._seen.append((request, fault))
+            self._seen_bytes += len(frame)
+            while len(self._seen) > MOST_SEEN or self._seen_bytes > MOST_SEEN_BYTES:
+                self._seen_bytes -= len(self._seen.popleft()[0].frame)
         if fault.action is not Action.PASS:
             logger.info("%s: %s", fault.action, request)
         return request, fault
@@ -169,12 +192,16 @@ class FaultProxy:
             chosen = parse_fault(chosen)
         return next((fault for fault in (chosen, *faults) if fault is not None), PASSED)
 
-    def hold(self, held: Held) -> None:
-        """Keep a request that arrives later."""
+    def hold(self, held: Held) -> bool:
+        """Keep a request that arrives later. Return False if too many are held: it is lost."""
         with self._lock:
+            if len(self._held) >= MOST_HELD:
+                logger.warning("%d requests are held, so this one is lost: %s", MOST_HELD, held.request)
+                return False
             self._held.append(held)
         if held.seconds is not None:
             self._loop.call_later(held.seconds, self._deliver_soon, held)
+        return True
 
     async def rewrite(self, request: Request, frame: bytes, host: str) -> bytes:
         """Return a response with the proxy's addresses. One that cannot be read stays as it is."""
@@ -239,7 +266,7 @@ class FaultProxy:
                 upstream = Stream(*await asyncio.open_connection(route.host, route.port))
         except (OSError, TimeoutError):
             return  # the connection closes, so the client sees what it would see without the proxy: no broker
-        reason = await Link(self, client, upstream, route.broker).run()
+        reason = await Link(_Behind(self, route), client, upstream).run()
         if reason:
             logger.warning("closed a connection: %s", reason)
 

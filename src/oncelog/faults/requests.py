@@ -13,7 +13,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.messages.produce import ProduceRequest
 from oncelog.protocol.records import BatchHeader, parse_header
-from oncelog.protocol.schema import DecodeError, Message, UnsupportedVersionError
+from oncelog.protocol.schema import NO_UUID, DecodeError, Message, UnsupportedVersionError
 
 _UNREADABLE = (DecodeError, UnsupportedVersionError, ValueError)
 
@@ -84,14 +84,14 @@ class Request:
             return []
         return [bytes(part.records or b"") for topic in self.message.topic_data for part in topic.partition_data]
 
-    def values(self, *names: str, of: str = "") -> set[str]:
-        """Return the values of the fields with these names, as texts, in structs whose class name contains `of`."""
-        return set() if self.message is None else set(_values(self.message, names, of))
+    def values(self, *names: str) -> set[str]:
+        """Return the values of the request's fields with these names, as texts."""
+        return set() if self.message is None else {str(getattr(self.message, name, "")) for name in names}
 
-    def topics(self) -> set[str]:
-        """Return the topics that the request names, also by id."""
-        ids = (self._topic_names.get(UUID(text), "") for text in self.values("topic_id"))
-        return self.values("name", "topic", "topic_name", of="Topic") | set(filter(None, ids))
+    @cached_property
+    def partitions(self) -> set[tuple[str, str]]:
+        """The (topic, partition) that the request names. Topics without partitions have the partition ""."""
+        return set() if self.message is None else set(_partitions(self.message, self._topic_names, ""))
 
     def error(self, code: ErrorCode) -> bytes | None:
         """Return the response that carries an error code, with its header, or None if the request cannot be decoded."""
@@ -113,12 +113,25 @@ class Request:
         return f"{what} of client {self.client_id!r}{where}{batches}"
 
 
-def _values(message: Message, names: tuple[str, ...], of: str) -> Iterator[str]:
-    named = of in type(message).__name__
-    for field in message.FIELDS:
-        value: Any = getattr(message, field)
+_TOPIC = ("name", "topic", "topic_name")
+_PARTITION = ("index", "partition", "partition_index")
+_PARTITIONS = ("partitions", "partition_indexes", "partition_ids")
+
+
+def _partitions(message: Message, names: Mapping[UUID, str], topic: str) -> Iterator[tuple[str, str]]:
+    """Yield the (topic, partition) in a struct inside a request. `topic` is that of the struct around it."""
+    fields = message.FIELDS
+    if "Topic" in type(message).__name__:
+        found = [getattr(message, name) for name in _TOPIC if name in fields]
+        topic = next(filter(None, found), "") or names.get(getattr(message, "topic_id", NO_UUID), topic)
+        yield topic, ""
+    for name in _PARTITION:
+        if topic and name in fields:
+            yield topic, str(getattr(message, name))
+    for name in fields:
+        value: Any = getattr(message, name)
         for item in value if isinstance(value, list) else (value,):
             if isinstance(item, Message):
-                yield from _values(item, names, of)
-            elif named and field in names and item is not None:
-                yield str(item)
+                yield from _partitions(item, names, topic)
+            elif topic and name in _PARTITIONS:
+                yield topic, str(item)

@@ -69,8 +69,8 @@ _WITH_CODE = frozenset({Action.ERROR, Action.ERROR_AFTER})
 FILTERS: dict[str, Callable[[Request], set[str]]] = {
     "client": lambda request: {request.client_id or ""},
     "broker": lambda request: {str(request.broker)},
-    "topic": Request.topics,
-    "partition": lambda request: request.values("index", "partition", "partition_index"),
+    "topic": lambda request: {topic for topic, _ in request.partitions},
+    "partition": lambda request: {partition for _, partition in request.partitions},
     "group": lambda request: request.values("group_id"),
     "transactional-id": lambda request: request.values("transactional_id", "v3_and_below_transactional_id"),
 }
@@ -96,6 +96,7 @@ class Rule:
         self._numbers = [_range(part) for part in numbers.split(",")] if numbers else []
         options = _options(words[2:])
         self._filters = [(FILTERS[key], value) for key, value in options.items() if key in FILTERS]
+        self._partition = (options["topic"], options["partition"]) if {"topic", "partition"} <= options.keys() else None
         self._fault = _fault(words[0], {key: value for key, value in options.items() if key not in FILTERS})
         self._matched = 0
 
@@ -104,6 +105,8 @@ class Rule:
         if self._api is not None and request.api is not self._api:
             return None
         if not all(value in values(request) for values, value in self._filters):
+            return None
+        if self._partition is not None and self._partition not in request.partitions:
             return None
         self._matched += 1
         numbered = not self._numbers or any(low <= self._matched <= high for low, high in self._numbers)
