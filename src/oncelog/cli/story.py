@@ -1,0 +1,57 @@
+"""`oncelog story`: thirty stories of lost, duplicated and reordered records."""
+
+from __future__ import annotations
+
+import click
+
+from oncelog.cli.lazy import examples
+
+ALL = "all"
+
+
+@click.command(
+    epilog=examples("oncelog story", "oncelog story 1", "oncelog story all", "oncelog story 16 -b kafka:9092")
+)
+@click.argument("numbers", nargs=-1, metavar="[NUMBER]... | all")
+@click.option(
+    "-b",
+    "--bootstrap-server",
+    "brokers",
+    metavar="HOST:PORT,...",
+    default="",
+    help="Brokers to run on, of oncelog or Apache Kafka. Default: start one. Stories that kill brokers start theirs.",
+)
+def story(numbers: tuple[str, ...], brokers: str) -> None:
+    """Run stories of lost, duplicated and reordered records.
+
+    Each story goes wrong without its cure, then right with it, and prints what happens and what is in the log. Without
+    a NUMBER, list the stories. The status is 1 if a story did not end as told.
+    """
+    from oncelog.cli.common import quiet
+    from oncelog.stories.catalog import STORIES, show
+
+    if not numbers:
+        for number, each in STORIES.items():
+            click.echo(f"{number:>2}  {each.title}. Cure: {each.cure}")
+        return
+    chosen = list(STORIES) if ALL in numbers else [_number(text) for text in numbers]
+    failed = []
+    for place, number in enumerate(chosen):
+        if place:
+            click.echo()
+        with quiet():
+            shown = show(number, click.echo, brokers)
+        if not shown.as_told:
+            failed.append(number)
+    if len(chosen) > 1:
+        click.echo(f"\n{len(chosen) - len(failed)} of {len(chosen)} stories have ended as told")
+    if failed:
+        raise click.ClickException(f"not as told: {', '.join(map(str, failed))}")
+
+
+def _number(text: str) -> int:
+    from oncelog.stories.catalog import STORIES
+
+    if not text.isdecimal() or int(text) not in STORIES:
+        raise click.BadParameter(f"{text!r} is not the number of a story; `oncelog story` lists them")
+    return int(text)

@@ -1,0 +1,39 @@
+"""Each of the thirty stories goes wrong without its cure, and right with it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from oncelog.stories.catalog import STORIES, show
+from support.command_line import run
+
+
+@pytest.mark.parametrize("number", STORIES)
+def test_story_ends_as_told(number: int) -> None:
+    lines: list[str] = []
+    shown = show(number, lines.append)
+    assert shown.as_told, "\n".join(lines)
+
+
+def test_list_names_all_stories() -> None:
+    status, stdout, _ = run("story")
+    assert status == 0
+    assert re.findall(r"^ ?(\d+)  ", stdout, re.MULTILINE) == [str(number) for number in range(1, 31)]
+
+
+def test_command_says_each_step_and_the_verdict() -> None:
+    status, stdout, stderr = run("story", "27", "26")
+    assert (status, stderr) == (0, "")
+    assert "  broker 1: producer ids 0 to 999\n" in stdout
+    assert "  => WRONG: each of the ids twice\n" in stdout
+    assert "  => right: each id once\n" in stdout
+    assert stdout.endswith("\n2 of 2 stories have ended as told\n")
+
+
+@pytest.mark.parametrize("number", ["0", "31", "one"])
+def test_unknown_story_is_rejected(number: str) -> None:
+    status, _, stderr = run("story", number)
+    assert status == 2
+    assert "is not the number of a story" in " ".join(stderr.split())
