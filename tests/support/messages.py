@@ -24,7 +24,7 @@ from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignme
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
-from oncelog.protocol.schema import NO_UUID, Field, Message
+from oncelog.protocol.schema import NO_UUID, OWN_TAGS, Field, Message
 
 INTERNAL: list[type[Message]] = [
     TransactionLogKey,
@@ -94,21 +94,22 @@ def internal_cases() -> list[Case]:
     return [Case(cls, version, "") for cls in INTERNAL for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)]
 
 
-def instances(cls: type[Message], version: int) -> st.SearchStrategy[Any]:
-    """Draw messages with a value in every field of the version, null where permitted."""
-    return st.builds(
-        cls,
-        **{name: _values(name, field, version) for name, field in cls.FIELDS.items() if field.present(version)},
-    )
+def instances(cls: type[Message], version: int, *, only_kafkas: bool = False) -> st.SearchStrategy[Any]:
+    """Draw messages with a value in every field of the version, null where permitted.
+
+    `only_kafkas`: without the fields that only oncelog has.
+    """
+    names = field_names(cls, version) if only_kafkas else [n for n, f in cls.FIELDS.items() if f.present(version)]
+    return st.builds(cls, **{name: _values(name, cls.FIELDS[name], version, only_kafkas) for name in names})
 
 
-def _values(name: str, field: Field, version: int) -> st.SearchStrategy[Any]:
+def _values(name: str, field: Field, version: int, only_kafkas: bool) -> st.SearchStrategy[Any]:
     if field.kind == "array":
         element = field.element
-        items = _SCALARS[element] if isinstance(element, str) else instances(element, version)
+        items = _SCALARS[element] if isinstance(element, str) else instances(element, version, only_kafkas=only_kafkas)
         values: st.SearchStrategy[Any] = st.lists(items, max_size=2)
     elif field.kind == "struct":
-        values = instances(field.element, version)
+        values = instances(field.element, version, only_kafkas=only_kafkas)
     elif name.endswith("error_code"):
         values = _ERROR_CODES
     elif name in _TIMED:
@@ -132,8 +133,12 @@ def write_with_kio(entity: Any) -> bytes:
 
 
 def field_names(cls: type[Message], version: int) -> list[str]:
-    """Return the names of our fields in a version, in their order."""
-    return [name for name, field in cls.FIELDS.items() if field.present(version)]
+    """Return the names of the fields in a version that Kafka has as well, in their order."""
+    return [
+        name
+        for name, field in cls.FIELDS.items()
+        if field.present(version) and (field.tag is None or field.tag < OWN_TAGS)
+    ]
 
 
 def kio_name(ours: str, kio_type: Any) -> str:

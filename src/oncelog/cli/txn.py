@@ -14,7 +14,6 @@ from oncelog.cli.common import (
     confirm,
     confirmed,
     connected,
-    existing,
     formatted,
     moment,
     open_admin,
@@ -35,7 +34,7 @@ txn = LazyGroup(
         "list": ("oncelog.cli.txn:list_transactions", "List transactional ids and their states."),
         "describe": ("oncelog.cli.txn:describe", "Show the producer and partitions of one transactional id."),
         "log": ("oncelog.cli.txn_log:log", "Print the entries of __transaction_state."),
-        "producers": ("oncelog.cli.txn:producers", "Show the state of a partition's producers."),
+        "producers": ("oncelog.cli.txn_producers:producers", "Show the state of a partition's producers."),
         "find-hanging": (
             "oncelog.cli.txn_hanging:find_hanging",
             "Find open transactions that no coordinator will end.",
@@ -50,10 +49,6 @@ FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 TRANSACTION_COLUMNS = (
     *("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms"),
     *("started", "duration_ms", "partitions", "home_partition"),
-)
-PRODUCER_COLUMNS = (
-    *("producer_id", "producer_epoch", "latest_coordinator_epoch", "last_sequence"),
-    *("last_timestamp", "current_transaction_start_offset"),
 )
 
 
@@ -191,33 +186,6 @@ def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> No
         admin.terminate_transaction(transactional_id)
     row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}
     show([row] if form == "text" else row, form)
-
-
-@click.command(epilog=examples("oncelog txn producers orders -p 0"))
-@click.argument("topic")
-@click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="The partition of TOPIC.")
-@click.option("--broker", type=int, help="Query this broker's replica instead of the leader.")
-@connected
-@formatted
-def producers(topic: str, partition: int, broker: int | None, bootstrap: str, form: str) -> None:
-    """Show the producers of a partition: ids, epochs, last sequence number, and open transaction."""
-    with open_admin(bootstrap) as admin:
-        if broker is not None:
-            require_broker(admin, broker)
-        with existing(topic, partition):
-            found = admin.describe_producers(topic, partition, broker=broker)
-    rows = [
-        {
-            "producer_id": item.producer_id,
-            "producer_epoch": item.producer_epoch,
-            "latest_coordinator_epoch": item.coordinator_epoch,
-            "last_sequence": item.last_sequence,
-            "last_timestamp": item.last_timestamp if form == "json" else moment(item.last_timestamp),
-            "current_transaction_start_offset": item.transaction_start if item.transaction_start >= 0 else None,
-        }
-        for item in found
-    ]
-    show(rows, form, PRODUCER_COLUMNS)
 
 
 def require_broker(admin: Admin, broker: int) -> None:

@@ -15,13 +15,7 @@ from typing import NamedTuple
 
 from oncelog.log.verification import Verification, is_before
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import (
-    NO_PRODUCER_EPOCH,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    BatchHeader,
-    next_sequence,
-)
+from oncelog.protocol.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader, next_sequence
 
 BATCHES_REMEMBERED = 5
 """Batches of a producer that are kept to recognize retries. So producers have at most five requests in flight."""
@@ -144,7 +138,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """One producer as in the response to DescribeProducers."""
+    """One producer as in the response to DescribeProducers. `batches` are the remembered ones, the oldest first."""
 
     producer_id: int
     producer_epoch: int
@@ -152,6 +146,7 @@ class ProducerInfo(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     current_txn_start_offset: int
+    batches: tuple[BatchMetadata, ...]
 
 
 class ProducerAppend:
@@ -363,6 +358,7 @@ class ProducerState:
                 entry.last_timestamp,
                 entry.coordinator_epoch,
                 entry.txn_start,
+                tuple(entry.batches),
             )
             for entry in self.entries.values()
         ]

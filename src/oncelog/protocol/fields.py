@@ -10,6 +10,8 @@ from uuid import UUID
 
 NO_UUID = UUID(int=0)
 ALWAYS = 32767
+OWN_TAGS = 10_000
+"""The lowest tag of fields that only oncelog has. Kafka counts its tags from 0, and ignores tags that it lacks."""
 MAX_STRING = 32767
 """Largest size of a string in bytes. Kafka has this limit in all versions, even if the length's type allows more."""
 

@@ -150,6 +150,7 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, set(), 2, empty="results")
     yield Case(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": True}, set())
     yield Case(ApiKey.DESCRIBE_PRODUCERS, topic(partition_indexes=[0]), {T})
+    yield Case(ApiKey.DESCRIBE_PRODUCERS, {**topic(partition_indexes=[0]), "include_batches": True}, {T})
     yield Case(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [TRANSACTION]}, {X})
     yield Case(ApiKey.LIST_TRANSACTIONS, {}, set(), empty="transaction_states")
     yield Case(ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": GROUP}, {E.UNSUPPORTED_VERSION})

@@ -14,13 +14,14 @@ from support.command_line import Tool
 from support.fixtures import module_server
 from support.servers import Server
 from support.transactions import ended, until_state, written
-from support.wire import Session, Wire, until
+from support.wire import Session, Wire, batch, until
 
 __all__ = ["module_server"]
 
 SETTINGS = {"transaction.partition.verification.enable": "false"}
 """Settings of the module's own server. Without the verification of KIP-890, a transaction can hang."""
 LONG_AGO = 1_600_000_000_000
+LONG_AGO_TEXT = "2020-09-13T12:26:40+00:00"
 
 
 @pytest.fixture
@@ -54,14 +55,14 @@ def name_on_own_server(module_server: Server) -> str:
 def write_old(wire: Wire, name: str, version: int) -> Session:
     """Write a transaction whose only record is old. Before version 12, its coordinator does not know of it."""
     who = wire.session(name)
-    batch = build_batch(
+    old = build_batch(
         [Record(0, LONG_AGO, None, b"x")],
         producer_id=who.producer_id,
         producer_epoch=who.epoch,
         base_sequence=0,
         transactional=True,
     )
-    answer = wire.produce(name, batch, transactional_id=name, version=version)
+    answer = wire.produce(name, old, transactional_id=name, version=version)
     assert not answer.error_code, answer
     return who
 
@@ -133,6 +134,36 @@ def test_producers(tool: Tool, wire: Wire, name: str) -> None:
     (row,) = tool.json("txn", "producers", name, "-p", "0")
     assert (row["current_transaction_start_offset"], row["latest_coordinator_epoch"]) == (None, 0)
     assert tool("txn", "producers", name, "-p", "0").splitlines()[1].split()[-1] == "-"
+
+
+def test_producers_with_their_batches(tool: Tool, wire: Wire, server: Server, name: str) -> None:
+    who = wire.session()
+    for sequence in (0, 2):
+        wire.produce(name, batch([b"x", b"y"], who, sequence, timestamp=LONG_AGO))
+    wire.produce(name, batch([b"x", b"y"], who, 2, timestamp=LONG_AGO))
+    wire.produce(name, batch([b"x"], who, 9))
+    if server.name != "oncelog":
+        refused = tool.fails(1, "txn", "producers", name, "-p", "0", "--batches")
+        assert "only oncelog's broker does" in refused
+        return
+    found = tool.json("txn", "producers", name, "-p", "0", "--batches")
+    (row,) = found.pop("producers")
+    assert found == {"duplicate_batches": 1, "sequence_gaps": 1, "stale_sequences": 0}
+    assert (row["producer_id"], row["last_sequence"]) == (who.producer_id, 3)
+    assert row["batches"] == [
+        {
+            "first_sequence": first,
+            "last_sequence": first + 1,
+            "first_offset": first,
+            "last_offset": first + 1,
+            "timestamp": LONG_AGO,
+        }
+        for first in (0, 2)
+    ]
+    shown = tool("txn", "producers", name, "-p", "0", "--batches", "--broker", "1").split("\n\n")
+    assert [part.splitlines()[1].split()[0] for part in shown] == [str(who.producer_id), str(who.producer_id), "1"]
+    assert shown[1].splitlines()[2].split() == [str(who.producer_id), "0", "2", "3", "2", "3", LONG_AGO_TEXT]
+    assert shown[2].split() == ["DUPLICATE", "BATCHES", "SEQUENCE", "GAPS", "STALE", "SEQUENCES", "1", "1", "0"]
 
 
 def test_old_transaction_that_its_coordinator_knows_is_not_hanging(tool: Tool, wire: Wire, name: str) -> None:

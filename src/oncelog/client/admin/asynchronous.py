@@ -7,7 +7,16 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from oncelog.client.admin import configs, features, group_descriptions, groups, log_dirs, replication, transactions
+from oncelog.client.admin import (
+    configs,
+    features,
+    group_descriptions,
+    groups,
+    log_dirs,
+    producer_batches,
+    replication,
+    transactions,
+)
 from oncelog.client.admin import topics as topic_calls
 from oncelog.client.admin._shared import AdminBase, admin_options
 from oncelog.client.blocking import name_wrapped_methods
@@ -103,6 +112,7 @@ class Admin(AdminBase):
     list_transactions = _asked(transactions.list_transactions)
     describe_transaction = _asked(transactions.describe_transaction)
     describe_producers = _asked(transactions.describe_producers)
+    describe_producer_batches = _asked(producer_batches.describe_producer_batches)
     coordinated_transactions = _asked(transactions.coordinated)
     find_hanging_transactions = _asked(transactions.find_hanging)
     abort_transaction = _asked(transactions.abort_transaction)

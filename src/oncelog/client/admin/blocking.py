@@ -77,6 +77,7 @@ class Admin(AdminBase, Blocking[Awaited]):
     list_transactions = blocking(Awaited.list_transactions)
     describe_transaction = blocking(Awaited.describe_transaction)
     describe_producers = blocking(Awaited.describe_producers)
+    describe_producer_batches = blocking(Awaited.describe_producer_batches)
     coordinated_transactions = blocking(Awaited.coordinated_transactions)
     find_hanging_transactions = blocking(Awaited.find_hanging_transactions)
     abort_transaction = blocking(Awaited.abort_transaction)

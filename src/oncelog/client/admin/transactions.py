@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from oncelog import errors
 from oncelog.client.admin._shared import names
@@ -17,7 +17,12 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import partition_answer, raise_for_error, require_answers
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from oncelog.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    PartitionResponse,
+    ProducerState,
+    TopicRequest,
+)
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
@@ -155,18 +160,20 @@ async def describe_transaction(cluster: ClusterClient, transactional_id: str) ->
     )
 
 
-def _producers(found: Any) -> list[ProducerInfo]:
-    return sorted(
-        ProducerInfo(
-            item.producer_id,
-            item.producer_epoch,
-            item.last_sequence,
-            item.last_timestamp,
-            item.coordinator_epoch,
-            item.current_txn_start_offset,
-        )
-        for item in found.active_producers
+def producer_info(item: ProducerState) -> ProducerInfo:
+    """Return a producer of DescribeProducers as the result of a call."""
+    return ProducerInfo(
+        item.producer_id,
+        item.producer_epoch,
+        item.last_sequence,
+        item.last_timestamp,
+        item.coordinator_epoch,
+        item.current_txn_start_offset,
     )
+
+
+def _producers(found: PartitionResponse) -> list[ProducerInfo]:
+    return sorted(map(producer_info, found.active_producers))
 
 
 async def describe_producers(
@@ -176,7 +183,16 @@ async def describe_producers(
 
     Raises UnknownTopicError, or RequestError (BROKER_ID_NOT_REGISTERED).
     """
-    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
+    return _producers(await ask_for_producers(cluster, (topic, partition), broker))
+
+
+async def ask_for_producers(
+    cluster: ClusterClient, where: TopicPartition, broker: int | None, *, include_batches: bool = False
+) -> PartitionResponse:
+    """Return the response to DescribeProducers of one partition. Raises the errors of `describe_producers`."""
+    topic, partition = where
+    wanted = [TopicRequest(name=topic, partition_indexes=[partition])]
+    request = DescribeProducersRequest(topics=wanted, include_batches=include_batches)
     if broker is None:
         response = await cluster.call_leader(topic, partition, request)
     else:
@@ -185,7 +201,8 @@ async def describe_producers(
         response = await cluster.call_broker(broker, request)
     what = f"producers of {topic}-{partition}"
     raise_for_error(response, what)
-    return _producers(partition_answer(response.topics, (topic, partition), what))
+    found: PartitionResponse = partition_answer(response.topics, where, what)
+    return found
 
 
 async def find_hanging(
