@@ -44,6 +44,7 @@ EDGES = {
     "net/*": WORLD,
     "log/disk.py": WORLD,
     "cluster/store_sqlite.py": WORLD,
+    "cluster/store_reader.py": frozenset({"os"}),
     "cluster/leases.py": WORLD,
     "cluster/wakes.py": frozenset({"socket"}),
     "columns/native.py": frozenset({"os"}),
