@@ -132,15 +132,15 @@ def several_producers(stage: Stage, cure: bool) -> Outcome:
     This is a limit, and no setting changes it. If the order of all records matters, one producer has to write them.
     """
     topic = stage.topic()
-    values = [f"a{number}" for number in range(5)] + [f"b{number}" for number in range(5)]
+    values = ["a0", "a1", "a2", "b0", "b1", "b2"]
     with Producer(stage.bootstrap, **QUICK) as one, Producer(stage.bootstrap, **QUICK) as two:
-        for number in range(5):
-            for value, producer in ((values[number], one), (values[5 + number], one if cure else two)):
-                if not cure:
-                    producer.send(topic, value).result()
         if cure:
             for value in values:
                 one.send(topic, value).result()
+        else:
+            for first, second in zip(values[:3], values[3:], strict=True):
+                one.send(topic, first).result()
+                two.send(topic, second).result()
     return stage.verdict(topic, values)
 
 

@@ -256,6 +256,21 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_ctrl_c_during_the_imports_prints_nothing() -> None:
+    code = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "oncelog.cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from oncelog.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_broker_imports_nothing_heavy() -> None:
     code = """
 import sys
