@@ -92,8 +92,8 @@ def test_error_without_a_cut_changes_the_order_unless_the_producer_is_idempotent
     for idempotence in (False, True):
         topic = f"{name}-{idempotence}"
         wire.create_topic(topic)
-        with FaultProxy(server.bootstrap, "error Produce:2 code=NOT_LEADER_OR_FOLLOWER") as faults:
-            options = {"linger_ms": 0, "batch_size": 1, "retry_backoff_ms": 1_000}
+        with FaultProxy(server.bootstrap, "error Produce:2 code=NOT_LEADER_OR_FOLLOWER for=2s") as faults:
+            options = {"linger_ms": 0, "batch_size": 1}
             with Producer(faults.bootstrap_servers, enable_idempotence=idempotence, **options) as producer:
                 producer.send(topic, b"first", partition=0).result(30)
                 for value in VALUES:
@@ -232,6 +232,22 @@ def test_command_names_the_wrong_line_of_a_file(server: Server, tmp_path: Path) 
     rules.write_text("lose-answer Produce:2\n\nlose Produce\n")
     message = Tool(server.bootstrap).fails(2, "faults", "--rules", str(rules))
     assert "rules, line 3: 'lose' is not an action" in " ".join(message.split())
+
+
+def test_idle_client_sees_that_its_broker_has_died(replicated_cluster: OncelogCluster) -> None:
+    """Except after `silence`: that client must notice nothing."""
+    second = replicated_cluster.bootstrap.split(",")[1]
+    heartbeat = struct.pack(">hhihhih", ApiKey.HEARTBEAT, 0, 1, -1, 0, 1, 0)
+    faults = FaultProxy(second, "silence Heartbeat")
+    with faults, connect(faults.bootstrap_servers) as idle, connect(faults.bootstrap_servers) as silenced:
+        silenced.sendall(struct.pack(">i", len(heartbeat)) + heartbeat)
+        wait_until(lambda: faults.made, "the request is swallowed")
+        replicated_cluster.kill(2)
+        assert idle.recv(1) == b""
+        silenced.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silenced.recv(1)
+    replicated_cluster.wait_ready()
 
 
 def test_command_prints_its_address_and_each_fault(server: Server, name: str, tmp_path: Path, wire: Wire) -> None:

@@ -16,10 +16,14 @@ from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from oncelog.protocol.schema import Message
 
 LOSE = Fault(Action.LOSE_ANSWER)
@@ -59,6 +63,11 @@ def test_names_of_apis(api: str) -> None:
         ("lose-answer JoinGroup group=g", JoinGroupRequest(group_id="g")),
         ("lose-answer Metadata topic=orders", MetadataRequest(topics=[MetadataRequestTopic(name="orders")])),
         ("lose-answer * client=app broker=1", MetadataRequest()),
+        ("lose-answer * group=g", DescribeGroupsRequest(groups=["g"])),
+        ("lose-answer * group=g", OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")])),
+        ("lose-answer * group=g", FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])),
+        ("lose-answer * transactional-id=t", FindCoordinatorRequest(key_type=1, coordinator_keys=["t"])),
+        ("lose-answer * topic=orders", DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")])),
     ],
 )
 def test_filters(rule: str, request_: Message) -> None:
@@ -156,6 +165,7 @@ def test_wrong_rules_say_what_is_allowed(text: str, why: str) -> None:
         ("delay for=1.5", Fault(Action.DELAY, 1.5)),
         ("delay for=2m", Fault(Action.DELAY, 120.0)),
         ("error code=not_leader_or_follower", Fault(Action.ERROR, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)),
+        ("error-after code=REQUEST_TIMED_OUT for=1s", Fault(Action.ERROR_AFTER, 1.0, ErrorCode.REQUEST_TIMED_OUT)),
     ],
 )
 def test_options_of_a_fault(text: str, fault: Fault) -> None:

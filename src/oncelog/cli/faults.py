@@ -25,7 +25,8 @@ A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
   hold           the connection closes, and the request arrives later (for=2s)
   delay          the request arrives later, and those behind it (for=200ms)
   duplicate      the request arrives twice
-  error          the proxy answers with an error (code=NOT_LEADER_OR_FOLLOWER)
+  error          the proxy answers with an error (code=NOT_LEADER_OR_FOLLOWER,
+                 for=1s: later, while the requests behind it arrive)
   error-after    the request takes effect, but the response is an error
   silence        the connection stays open, but nothing is answered any more
 

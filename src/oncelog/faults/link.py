@@ -115,6 +115,8 @@ class _Expected:
     request: Request
     instead: bytes | None = None
     """What the client gets instead of the broker's response."""
+    seconds: float = 0
+    """How long the client waits for that."""
     arrives: bool = True
     """Whether the broker answers."""
     drop: bool = False
@@ -130,11 +132,14 @@ class Link:
         self._upstream = upstream
         self._host: str = client.writer.get_extra_info("sockname")[0]
         self._expected: asyncio.Queue[_Expected] = asyncio.Queue(MOST_UNANSWERED)
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue(1)
+        """What the broker has sent, for `_forward_responses`."""
         self._silent = self._held = False
 
     async def run(self) -> str:
         """Return why the link has ended, if that is worth a line."""
-        tasks = [asyncio.ensure_future(self._forward_requests()), asyncio.ensure_future(self._forward_responses())]
+        work = self._forward_requests(), self._read_responses(), self._forward_responses()
+        tasks = [asyncio.ensure_future(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             reasons = [str(task.exception() or "") for task in done]
@@ -158,16 +163,27 @@ class Link:
             request, fault = self._proxy.decide(frame)
             await _STEPS[fault.action](self, request, fault)
 
+    async def _read_responses(self) -> None:
+        """Read until the broker closes its connection, also while no response is expected. Then the link ends."""
+        while (frame := await self._upstream.read_frame(MAX_RESPONSE)) is not None:
+            await self._frames.put(frame)
+        await self._frames.join()
+        if self._silent:
+            await asyncio.get_running_loop().create_future()  # the client must not notice
+
     async def _forward_responses(self) -> None:
         while True:
             expected = await self._expected.get()
-            frame = await self._upstream.read_frame(MAX_RESPONSE) if expected.arrives else b""
-            if frame is None or expected.lose:
+            frame = await self._frames.get() if expected.arrives else b""
+            if expected.lose:
                 return
             if expected.instead is not None:
+                await asyncio.sleep(expected.seconds)
                 await self._client.write_frame(expected.instead)
             elif not expected.drop:
                 await self._client.write_frame(await self._proxy.rewrite(expected.request, frame, self._host))
+            if expected.arrives:
+                self._frames.task_done()
 
     # -- what happens to a request ------------------------------------------------------------------------------------
 
@@ -205,13 +221,13 @@ class Link:
         error = request.error(fault.code)
         if error is None or not request.answered:
             raise CutError
-        await self._expected.put(_Expected(request, instead=error, arrives=False))
+        await self._expected.put(_Expected(request, error, fault.seconds or 0, arrives=False))
 
     async def _answer_after(self, request: Request, fault: Fault) -> None:
         error = request.error(fault.code)
         if error is None:
             raise CutError
-        await self._forward(_Expected(request, instead=error))
+        await self._forward(_Expected(request, error, fault.seconds or 0))
 
     async def _swallow(self, request: Request, fault: Fault) -> None:
         self._silent = True

@@ -24,8 +24,8 @@ MOST_CONNECTIONS = 2_000
 """Connections of clients at a time. Further ones are closed at once."""
 MOST_SEEN, MOST_SEEN_BYTES = 10_000, 64 << 20
 """Requests that `FaultProxy.seen` remembers, and the bytes in them."""
-MOST_HELD = 1_000
-"""Requests that are held at a time. Further ones are lost."""
+MOST_HELD = 100
+"""Requests that are held at a time, each with its connection to a broker. Further ones are lost."""
 MOST_TOPICS = 100_000
 """Topics whose ids the proxy remembers."""
 
@@ -179,7 +179,7 @@ class FaultProxy:
             fault = self._fault(request)
             self._seen.append((request, fault))
             self._seen_bytes += len(frame)
-            while len(self._seen) > MOST_SEEN or self._seen_bytes > MOST_SEEN_BYTES:
+            while len(self._seen) > MOST_SEEN or (self._seen_bytes > MOST_SEEN_BYTES and len(self._seen) > 1):
                 self._seen_bytes -= len(self._seen.popleft()[0].frame)
         if fault.action is not Action.PASS:
             logger.info("%s: %s", fault.action, request)

@@ -11,10 +11,13 @@ from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.produce import ProduceRequest
 from oncelog.protocol.records import BatchHeader, parse_header
 from oncelog.protocol.schema import NO_UUID, DecodeError, Message, UnsupportedVersionError
 
+_GROUP, _TRANSACTION = 0, 1
+"""The types of coordinators in FindCoordinator."""
 _UNREADABLE = (DecodeError, UnsupportedVersionError, ValueError)
 
 
@@ -84,9 +87,24 @@ class Request:
             return []
         return [bytes(part.records or b"") for topic in self.message.topic_data for part in topic.partition_data]
 
-    def values(self, *names: str) -> set[str]:
-        """Return the values of the request's fields with these names, as texts."""
-        return set() if self.message is None else {str(getattr(self.message, name, "")) for name in names}
+    def groups(self) -> set[str]:
+        """Return the groups that the request names."""
+        return self._values("group_id", "groups", "group_ids", "groups_names") | self._sought(_GROUP)
+
+    def transactional_ids(self) -> set[str]:
+        """Return the transactional ids that the request names."""
+        names = "transactional_id", "v3_and_below_transactional_id", "transactional_ids"
+        return self._values(*names) | self._sought(_TRANSACTION)
+
+    def _values(self, *names: str) -> set[str]:
+        return set() if self.message is None else set(_texts(self.message, names))
+
+    def _sought(self, kind: int) -> set[str]:
+        """Return the keys for which FindCoordinator seeks the coordinator of this kind."""
+        message = self.message
+        if not isinstance(message, FindCoordinatorRequest) or message.key_type != kind:
+            return set()
+        return {message.key, *message.coordinator_keys}
 
     @cached_property
     def partitions(self) -> set[tuple[str, str]]:
@@ -113,6 +131,17 @@ class Request:
         return f"{what} of client {self.client_id!r}{where}{batches}"
 
 
+def _texts(message: Message, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield the texts in the fields with these names, at any depth."""
+    for name in message.FIELDS:
+        value: Any = getattr(message, name)
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, Message):
+                yield from _texts(item, names)
+            elif name in names and item:
+                yield str(item)
+
+
 _TOPIC = ("name", "topic", "topic_name")
 _PARTITION = ("index", "partition", "partition_index")
 _PARTITIONS = ("partitions", "partition_indexes", "partition_ids")
@@ -135,3 +164,5 @@ def _partitions(message: Message, names: Mapping[UUID, str], topic: str) -> Iter
                 yield from _partitions(item, names, topic)
             elif topic and name in _PARTITIONS:
                 yield topic, str(item)
+            elif name == "topic_names":
+                yield str(item), ""

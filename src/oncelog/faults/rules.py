@@ -45,9 +45,9 @@ class Action(StrEnum):
     DUPLICATE = "duplicate"
     """It arrives twice. The second response is dropped."""
     ERROR = "error"
-    """It does not arrive. Its response is the error `code`."""
+    """It does not arrive. Its response is the error `code`, after `for`. Later requests may arrive meanwhile."""
     ERROR_AFTER = "error-after"
-    """It arrives and takes effect, but its response is the error `code`."""
+    """It arrives and takes effect, but its response is the error `code`, after `for`."""
     SILENCE = "silence"
     """It does not arrive. The connection stays open, but no later request of it arrives or is answered either."""
 
@@ -57,22 +57,22 @@ class Fault(NamedTuple):
 
     action: Action
     seconds: float | None = None
-    """How long `hold` and `delay` take. None: a held request waits for `FaultProxy.release`."""
+    """How long a fault takes. None: an error is returned at once, a held request waits for `FaultProxy.release`."""
     code: ErrorCode = ErrorCode.NONE
 
 
 PASSED = Fault(Action.PASS)
 
-_WITH_TIME = frozenset({Action.HOLD, Action.DELAY})
 _WITH_CODE = frozenset({Action.ERROR, Action.ERROR_AFTER})
+_WITH_TIME = frozenset({Action.HOLD, Action.DELAY}) | _WITH_CODE
 
 FILTERS: dict[str, Callable[[Request], set[str]]] = {
     "client": lambda request: {request.client_id or ""},
     "broker": lambda request: {str(request.broker)},
     "topic": lambda request: {topic for topic, _ in request.partitions},
     "partition": lambda request: {partition for _, partition in request.partitions},
-    "group": lambda request: request.values("group_id"),
-    "transactional-id": lambda request: request.values("transactional_id", "v3_and_below_transactional_id"),
+    "group": Request.groups,
+    "transactional-id": Request.transactional_ids,
 }
 """Filter -> what it compares with. It matches if one of the values is equal."""
 

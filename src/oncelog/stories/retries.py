@@ -117,7 +117,7 @@ def _one_of_several_fails(stage: Stage, cure: bool, *, failing: int) -> Outcome:
     values = ["first", "1", "2", "3", "4", "5"]
     options: dict[str, Any] = {"linger_ms": 0, "batch_size": 1, "retry_backoff_ms": 500}
     with (
-        stage.faults(f"error Produce:{failing} code=NOT_LEADER_OR_FOLLOWER") as faults,
+        stage.faults(f"error Produce:{failing} code=NOT_LEADER_OR_FOLLOWER for=500ms") as faults,
         Producer(faults.bootstrap_servers, enable_idempotence=cure, **options) as producer,
     ):
         producer.send(topic, values[0]).result()
