@@ -155,7 +155,7 @@ _CERTIFICATE = re.compile("-----BEGIN [A-Z0-9 ]*CERTIFICATE-----.*?-----END [A-Z
 def _stamp(path: Path) -> object:
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: the path has a null byte, which `Store.read` reports
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
 

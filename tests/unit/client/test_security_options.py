@@ -79,6 +79,7 @@ URL = "sasl_oauthbearer_token_endpoint_url"
     [
         ({"sasl_username": "a", "sasl_password": SECRET}, ("sasl.username", "SASL_SSL")),
         ({"ssl_ca_location": "/x"}, ("ssl.truststore.location", "security.protocol = SSL")),
+        ({"security_protocol": "SSL", "ssl_ca_location": "/x\0"}, ("ssl.truststore.location", "it is no path")),
         ({"security_protocol": "SASL_PLAINTEXT"}, ("sasl.mechanism is missing", "SCRAM-SHA-512")),
         ({**SASL, "sasl_username": "a"}, ("sasl.password is missing",)),
         ({**SASL, "sasl_password": SECRET}, ("sasl.username is missing",)),
