@@ -153,6 +153,17 @@ def test_function_decides_what_text_cannot_express(wire: Wire, server: Server, n
     assert read(server.bootstrap, name) == VALUES * 2
 
 
+def test_function_that_fails_is_named(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    for rule, why in ((lambda _: {}["x"], "KeyError('x')"), (lambda _: "lose-anwser", "is not an action")):
+        caplog.clear()
+        with FaultProxy(server.bootstrap) as faults:
+            faults.rule = rule
+            with pytest.raises(ConnectionError, match="closed"):
+                Wire(faults.bootstrap_servers)
+        assert "closed a connection: the function `rule` has failed for ApiVersions 1 of client 'wire'" in caplog.text
+        assert why in caplog.text
+
+
 def test_all_brokers_are_reached_through_the_proxy_also_after_a_change_of_leaders(
     replicated_cluster: OncelogCluster, name: str
 ) -> None:
@@ -248,6 +259,15 @@ def test_idle_client_sees_that_its_broker_has_died(replicated_cluster: OncelogCl
         with pytest.raises(BlockingIOError):
             silenced.recv(1)
     replicated_cluster.wait_ready()
+
+
+def test_command_names_what_it_cannot_use(server: Server, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_bytes(b"lose-answer Produce:1\n\xff\n")
+    tool = Tool(server.bootstrap)
+    assert f"'{rules}' is not a text file in UTF-8" in tool.fails(2, "faults", "--rules", str(rules))
+    for option in ("--listen", "-b"):
+        assert "'127.0.0.1:65536' is not an address" in tool.fails(2, "faults", option, "127.0.0.1:65536")
 
 
 def test_command_prints_its_address_and_each_fault(server: Server, name: str, tmp_path: Path, wire: Wire) -> None:

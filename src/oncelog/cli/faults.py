@@ -68,6 +68,8 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
         signal.signal(number, lambda *_: stopped.set())
     try:
         proxy = FaultProxy(brokers, *rules, *_lines(path), listen=listen)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{str(path)!r} is not a text file in UTF-8: {error}") from None
     except ValueError as error:  # a RuleError, or not an address
         raise click.UsageError(str(error)) from None
     _print_faults()

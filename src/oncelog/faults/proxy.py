@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from oncelog.faults.addresses import REWRITTEN, Response, brokers, limit_versions, node_id, topic_names
-from oncelog.faults.link import Held, Link, Stream
+from oncelog.faults.link import CutError, Held, Link, Stream
 from oncelog.faults.requests import Request
 from oncelog.faults.rules import PASSED, Action, Fault, Rule, parse_fault
 from oncelog.protocol.schema import DecodeError, UnsupportedVersionError
@@ -26,6 +26,7 @@ MOST_SEEN, MOST_SEEN_BYTES = 10_000, 64 << 20
 """Requests that `FaultProxy.seen` remembers, and the bytes in them."""
 MOST_HELD = 100
 """Requests that are held at a time, each with its connection to a broker. Further ones are lost."""
+MOST_PORT = 65_535
 MOST_TOPICS = 100_000
 """Topics whose ids the proxy remembers."""
 
@@ -186,10 +187,12 @@ class FaultProxy:
         return request, fault
 
     def _fault(self, request: Request) -> Fault:
-        chosen = None if self.rule is None else self.rule(request)
         faults = [rule.fault(request) for rule in self._rules]  # each one counts
-        if isinstance(chosen, str):
-            chosen = parse_fault(chosen)
+        try:
+            chosen = None if self.rule is None else self.rule(request)
+            chosen = parse_fault(chosen) if isinstance(chosen, str) else chosen
+        except Exception as error:  # a test wants to read it
+            raise CutError(f"the function `rule` has failed for {request}: {error!r}") from error
         return next((fault for fault in (chosen, *faults) if fault is not None), PASSED)
 
     def hold(self, held: Held) -> bool:
@@ -307,8 +310,8 @@ class FaultProxy:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"{text!r} is not an address; write HOST:PORT")
+    if not host or not port.isdecimal() or int(port) > MOST_PORT:
+        raise ValueError(f"{text!r} is not an address; write HOST:PORT, with a port of at most {MOST_PORT}")
     return host.strip("[]"), int(port)
 
 
