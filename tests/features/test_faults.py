@@ -13,8 +13,10 @@ import pytest
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.faults.proxy import FaultProxy
 from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.command_line import ONCELOG, Tool
 from support.processes import ManagedProcess, wait_until
 from support.reading import read
@@ -243,6 +245,18 @@ def test_command_names_the_wrong_line_of_a_file(server: Server, tmp_path: Path) 
     rules.write_text("lose-answer Produce:2\n\nlose Produce\n")
     message = Tool(server.bootstrap).fails(2, "faults", "--rules", str(rules))
     assert "rules, line 3: 'lose' is not an action" in " ".join(message.split())
+
+
+@pytest.mark.parametrize("rule", ["lose-answer Produce", "error-after Produce code=CORRUPT_MESSAGE"])
+def test_request_without_an_answer_loses_its_connection(server: Server, name: str, wire: Wire, rule: str) -> None:
+    wire.create_topic(name)
+    with FaultProxy(server.bootstrap, rule) as faults, connect(faults.bootstrap_servers) as client:
+        part = PartitionProduceData(index=0, records=batch([b"x"]))
+        produce = ProduceRequest(acks=0, topic_data=[TopicProduceData(name=name, partition_data=[part])])
+        frame = encode_request_header(RequestHeader(ApiKey.PRODUCE, 9, 1, "app")) + produce.encode(9)
+        client.sendall(struct.pack(">i", len(frame)) + frame)
+        assert client.recv(1) == b""
+    wait_until(lambda: read(server.bootstrap, name) == [b"x"], "the record arrives")
 
 
 def test_idle_client_sees_that_its_broker_has_died(replicated_cluster: OncelogCluster) -> None:

@@ -200,6 +200,7 @@ class Link:
 
     async def _lose_answer(self, request: Request, fault: Fault) -> None:
         await self._forward(_Expected(request, lose=True))
+        self._require_answer(request)
 
     async def _cut(self, request: Request, fault: Fault) -> None:
         await self._upstream.write_frame(request.frame)
@@ -225,9 +226,13 @@ class Link:
 
     async def _answer_after(self, request: Request, fault: Fault) -> None:
         error = request.error(fault.code)
-        if error is None:
+        await self._forward(_Expected(request, error, fault.seconds or 0, lose=error is None))
+        self._require_answer(request)
+
+    def _require_answer(self, request: Request) -> None:
+        """Close the connection after a Produce with acks=0, as brokers do if it fails."""
+        if not request.answered:
             raise CutError
-        await self._forward(_Expected(request, error, fault.seconds or 0))
 
     async def _swallow(self, request: Request, fault: Fault) -> None:
         self._silent = True
