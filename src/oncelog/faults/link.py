@@ -134,7 +134,8 @@ class Link:
         self._expected: asyncio.Queue[_Expected] = asyncio.Queue(MOST_UNANSWERED)
         self._frames: asyncio.Queue[bytes] = asyncio.Queue(1)
         """What the broker has sent, for `_forward_responses`."""
-        self._silent = self._held = False
+        self._silent = False
+        self._held: Held | None = None
 
     async def run(self) -> str:
         """Return why the link has ended, if that is worth a line."""
@@ -151,10 +152,10 @@ class Link:
         finally:
             for task in tasks:
                 task.cancel()
-            self._client.close()
-            if not self._held:
-                self._upstream.close()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._held is None or not self._proxy.hold(self._held):  # nothing else reads from the broker now
+                self._upstream.close()
+            self._client.close()
 
     async def _forward_requests(self) -> None:
         while (frame := await self._client.read_frame(MAX_REQUEST)) is not None:
@@ -207,7 +208,7 @@ class Link:
         raise CutError
 
     async def _hold(self, request: Request, fault: Fault) -> None:
-        self._held = self._proxy.hold(Held(self._upstream, request, fault.seconds))
+        self._held = Held(self._upstream, request, fault.seconds)
         raise CutError
 
     async def _delay(self, request: Request, fault: Fault) -> None:
