@@ -34,7 +34,7 @@ DRIVERS = (
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "core", "background", "fetcher", "offset_fetcher")),
     *(f"consumer/{name}" for name in ("commits", "member", "classic_member", "consumer_member")),
     *("consumer/consumer_coordinator", "consumer/group_waits"),
-    *(f"admin/{name}" for name in ("topics", "transactions")),
+    *(f"admin/{name}" for name in ("topics", "transactions", "replica_offsets")),
     *(f"security/{name}" for name in ("stores", "tokens")),
     "serialization/registry",
 )

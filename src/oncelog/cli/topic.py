@@ -12,6 +12,7 @@ from oncelog.cli.lazy import LazyGroup, examples
 
 if TYPE_CHECKING:
     from oncelog import Admin
+    from oncelog.client.admin.topics import TopicInfo
 
 OF_THE_TOPIC = 1
 """`ConfigSource` of a topic's own settings."""
@@ -20,6 +21,7 @@ POSITIVE = click.IntRange(min=1)
 BROKERS_DEFAULT = -1
 """The number in CreateTopics that requests the broker's default (KIP-464)."""
 PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", "start", "lso", "hw", "leo")
+REPLICA_COLUMNS = ("partition", "broker", "role", "in_sync", "hw", "leo")
 
 topic = LazyGroup(
     "topic",
@@ -113,10 +115,17 @@ def list_topics(internal: bool, bootstrap: str, form: str) -> None:
     is_flag=True,
     help="Show only partitions that have a replica which is not in sync.",
 )
+@click.option(
+    "--replicas",
+    "with_replicas",
+    is_flag=True,
+    help="Also show HW and LEO of each replica, as its own broker knows them.",
+)
 @connected
 @formatted
 def describe(
     names: tuple[str, ...],
+    with_replicas: bool,
     unavailable_partitions: bool,
     under_min_isr_partitions: bool,
     under_replicated_partitions: bool,
@@ -126,7 +135,8 @@ def describe(
     """Show each partition's leader, replicas, in-sync replicas and offsets. Without NAMES, describe all topics.
 
     START is the first offset and LEO the log end offset. Consumers with read_committed read up to LSO (the last stable
-    offset), other consumers up to HW (the high watermark). ELR, if there are any, are the replicas that have left the
+    offset), other consumers up to HW (the high watermark). LSO, HW and LEO are exclusive: a consumer reads the records
+    before them. ELR, if there are any, are the replicas that have left the
     in-sync ones, but have all committed records (KIP-966). A further line names each open transaction that holds back
     a partition's LSO.
 
@@ -137,11 +147,13 @@ def describe(
 
     filters = (unavailable_partitions, under_min_isr_partitions, under_replicated_partitions)
     if any(filters):
+        if with_replicas:
+            raise click.UsageError("--replicas shows offsets, but the list of partitions with problems has none")
         _list_problems(names, filters, bootstrap, form)
         return
     with open_admin(bootstrap) as admin:
         wanted = names or sorted(admin.list_topics())
-        found = [_describe(admin, name) for name in wanted]
+        found = [_describe(admin, name, with_replicas) for name in wanted]
     if form == "json":
         show(found, form)
         return
@@ -153,15 +165,19 @@ def describe(
         for row in item["partitions"]:
             if row["held_by"] is not None:
                 click.echo(sentence(item["name"], row["partition"], row["lso"], row["held_by"]))
+        if with_replicas:
+            click.echo()
+            show([replica for row in item["partitions"] for replica in row["replica_offsets"]], form, REPLICA_COLUMNS)
 
 
-def _describe(admin: Admin, name: str) -> dict[str, Any]:
+def _describe(admin: Admin, name: str, with_replicas: bool) -> dict[str, Any]:
     from oncelog.cli.holders import find_holders
     from oncelog.cluster.topics import topic_id_text
 
     with existing(name):
         (known,) = admin.describe_topics(name)
     holders = find_holders(admin, name, known.partitions)
+    replicas = _replica_offsets(admin, known) if with_replicas else None
     return {
         "name": name,
         "topic_id": topic_id_text(known.topic_id),
@@ -184,10 +200,31 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
                 "hw": _known(item.high_watermark),
                 "leo": _known(item.log_end_offset),
                 "held_by": holders.get(item.partition),
+                **({} if replicas is None else {"replica_offsets": replicas[item.partition]}),
             }
             for item in known.partitions
         ],
     }
+
+
+def _replica_offsets(admin: Admin, known: TopicInfo) -> dict[int, list[dict[str, Any]]]:
+    """Return the rows of each partition's replicas."""
+    rows: dict[int, list[dict[str, Any]]] = {item.partition: [] for item in known.partitions}
+    by_number = {item.partition: item for item in known.partitions}
+    for each in admin.describe_replica_offsets(known.name):
+        partition = by_number.get(each.partition)
+        if partition is not None:  # otherwise the topic has just got it
+            rows[each.partition].append(
+                {
+                    "partition": each.partition,
+                    "broker": each.broker,
+                    "role": "leader" if each.broker == partition.leader else "follower",
+                    "in_sync": each.broker in partition.isr,
+                    "hw": _known(each.high_watermark),
+                    "leo": _known(each.log_end_offset),
+                }
+            )
+    return rows
 
 
 def _list_problems(names: tuple[str, ...], filters: tuple[bool, ...], bootstrap: str, form: str) -> None:
@@ -205,7 +242,7 @@ def _list_problems(names: tuple[str, ...], filters: tuple[bool, ...], bootstrap:
 
 
 def _known(offset: int) -> int | None:
-    """Return the offset, or None if it is unknown because the partition has no leader."""
+    """Return the offset, or None if it is unknown: the partition has no leader, or a broker does not answer."""
     return None if offset < 0 else offset
 
 

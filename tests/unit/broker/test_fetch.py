@@ -273,14 +273,14 @@ def test_fetch_in_turns_returns_the_offsets_of_its_read(tmp_path: Path, monkeypa
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         replica.append(memoryview(bytearray(batch)), now_ms=10**12)
         asked = one_and_many("t", "wide")
-        opened_replica = broker.partitions.opened_replica
+        require_any = broker.partitions.require_any
 
         def counted(topic: str, partition: int) -> Any:
             nonlocal reads
             reads += topic == "t"
-            return opened_replica(topic, partition)
+            return require_any(topic, partition)
 
-        monkeypatch.setattr(broker.partitions, "opened_replica", counted)
+        monkeypatch.setattr(broker.partitions, "require_any", counted)
         pending: Any = bind(broker.services)(FetchRequest(topics=asked), CONTEXT)
         while not reads:
             pending.send(None)

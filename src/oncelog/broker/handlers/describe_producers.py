@@ -29,7 +29,7 @@ from oncelog.protocol.messages.describe_producers import (
 async def handle(
     partitions: Partitions, request: DescribeProducersRequest, ctx: RequestContext
 ) -> DescribeProducersResponse:
-    """Return the producers of each partition that this broker leads, or the partition's error."""
+    """Return the producers of each partition that this broker leads or follows, or the partition's error."""
     yielder = Yielder()
     several = sum(len(topic.partition_indexes) for topic in request.topics) > 1
     return DescribeProducersResponse(
@@ -63,7 +63,7 @@ async def _partition(
                 ErrorCode.INVALID_REQUEST,
                 "a request for the remembered batches may name one partition; send one request for each partition",
             )
-        log = partitions.require(topic, index).log
+        log = partitions.require_any(topic, index).log
     except ProtocolError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))
     producers = []

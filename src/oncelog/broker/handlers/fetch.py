@@ -314,10 +314,8 @@ class FetchHandler:
 
     def _find(self, topic: str, position: FetchPosition, *, any_replica: bool = False) -> Replica:
         """Return the replica that leads the partition, or with `any_replica` one that follows."""
-        partitions = self._partitions
-        replica = partitions.opened_replica(topic, position.partition) if any_replica else None
-        if replica is None or (replica.term is None and partitions.leads(topic, position.partition)):
-            replica = partitions.require(topic, position.partition)
+        find = self._partitions.require_any if any_replica else self._partitions.require
+        replica = find(topic, position.partition)
         if position.topic_id.int not in (0, replica.topic_id.int):
             raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {topic!r} was created again with another id")
         return replica

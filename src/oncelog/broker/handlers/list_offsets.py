@@ -12,6 +12,7 @@ from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted
 from oncelog.broker.workers import Workers
+from oncelog.cluster.replica import Replica
 from oncelog.log.log import Log
 from oncelog.log.timestamps import first_since, last_of
 from oncelog.log.validate import SMALL_BYTES
@@ -39,6 +40,10 @@ _NOT_AVAILABLE_SINCE = 5
 _READ_COMMITTED = 1
 _CONSUMER = -1
 """The replica id of consumers. Followers, and tools with id -2, read the log up to its end."""
+_DEBUGGING = -2
+"""The replica id of tools, which may also ask a follower."""
+_WITHOUT_READING = frozenset({LATEST, EARLIEST, EARLIEST_LOCAL})
+"""What a follower may be asked. A follower may be truncated, and reading a truncated page would kill the process."""
 
 Found = tuple[int, int, int]
 """(timestamp, offset, leader epoch)"""
@@ -67,7 +72,9 @@ async def handle(
                 ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
-                found = await _find(partitions, workers, topic.name, asked, ctx.api_version, isolation)
+                may_follow = request.replica_id == _DEBUGGING and asked.timestamp in _WITHOUT_READING
+                require = partitions.require_any if may_follow else partitions.require
+                found = await _find(require, workers, topic.name, asked, ctx.api_version, isolation)
             except ProtocolError as error:
                 code = error.code
             timestamp, offset, epoch = found
@@ -85,14 +92,14 @@ async def handle(
 
 
 async def _find(
-    partitions: Partitions,
+    require: Callable[[str, int], Replica],
     workers: Workers,
     topic: str,
     asked: ListOffsetsPartition,
     version: int,
     isolation: int | None,
 ) -> Found:
-    """Find the offset in one partition.
+    """Find the offset in one partition. `require` returns its replica, or raises why there is none.
 
     `isolation` is the isolation level of a consumer, or None for followers and tools, which read all records.
     """
@@ -101,7 +108,7 @@ async def _find(
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets v{version} does not support timestamp {timestamp}"
         )
-    replica = partitions.require(topic, asked.partition_index)
+    replica = require(topic, asked.partition_index)
     replica.check_leader_epoch(asked.current_leader_epoch)
     log = replica.log
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)

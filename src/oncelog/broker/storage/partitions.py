@@ -177,6 +177,13 @@ class Partitions:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {topic}-{partition}")
 
+    def require_any(self, topic: str, partition: int) -> Replica:
+        """Return the replica of a partition, also if it follows and its log is open. Raises the errors of `require`."""
+        replica = self._replicas.get((topic, partition))
+        if replica is None or (replica.term is None and self.leads(topic, partition)):
+            return self.require(topic, partition)
+        return replica
+
     def opened_replica(self, topic: str, partition: int) -> Replica | None:
         """Return the replica of a partition, whether it leads or not, or None if its log is not open."""
         return self._replicas.get((topic, partition))

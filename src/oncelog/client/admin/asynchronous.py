@@ -14,6 +14,7 @@ from oncelog.client.admin import (
     groups,
     log_dirs,
     producer_batches,
+    replica_offsets,
     replication,
     transactions,
 )
@@ -94,6 +95,7 @@ class Admin(AdminBase):
     # -- cluster ----------------------------------------------------------------------------------------------
     describe_cluster = _asked(topic_calls.describe_cluster)
     describe_replication = _asked(replication.describe_replication)
+    describe_replica_offsets = _asked(replica_offsets.describe_replica_offsets)
     describe_log_dirs = _asked(log_dirs.describe_log_dirs)
     describe_features = _asked(features.describe_features)
     update_features = _asked(features.update_features)

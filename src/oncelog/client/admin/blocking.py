@@ -59,6 +59,7 @@ class Admin(AdminBase, Blocking[Awaited]):
     # -- cluster ----------------------------------------------------------------------------------------------
     describe_cluster = blocking(Awaited.describe_cluster)
     describe_replication = blocking(Awaited.describe_replication)
+    describe_replica_offsets = blocking(Awaited.describe_replica_offsets)
     describe_log_dirs = blocking(Awaited.describe_log_dirs)
     describe_features = blocking(Awaited.describe_features)
     update_features = blocking(Awaited.update_features)

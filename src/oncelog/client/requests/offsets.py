@@ -69,18 +69,22 @@ async def list_offsets(
     *,
     isolation_level: int = 0,
     replica_id: int = CONSUMER,
+    node: int | None = None,
     timeout_ms: float | None = None,
     patience_ms: float | None = None,
     into: dict[TopicPartition, Listed] | None = None,
 ) -> dict[TopicPartition, Listed]:
     """Return an offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms), from all leaders at once.
 
+    With the replica id `DEBUGGING`, the replicas of the broker `node` can be asked instead of the leaders.
     Errors, `timeout_ms`, `patience_ms` and `into` are those of `ask_by_node`.
     """
     now = asyncio.get_running_loop().time
     limit = now() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
 
     async def where(tp: TopicPartition) -> int:
+        if node is not None:
+            return node
         left_ms = None if timeout_ms is None else max(0.0, (limit - now()) * 1000)
         return (await cluster.partition(*tp, timeout_ms=left_ms)).leader
 
