@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from oncelog.cli.common import connected
+from oncelog.cli.common import connected, moment
 from oncelog.cli.internal_records import document, print_records
 from oncelog.cli.partition_tailer import READ_COMMITTED, READ_UNCOMMITTED
 from oncelog.coordinator.groups.records import decode_record
@@ -51,12 +51,15 @@ FORMS = ("json", *TEXT_FORMS)
     default="json",
     help="The format of Kafka 4 (json, the default), of Kafka 0.9 to 1.1, or of Kafka 2.1 to 3.9.",
 )
+@click.option("--where", is_flag=True, help="Also print the partition, offset and time of each record.")
 @connected
-def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form: str, bootstrap: str) -> None:
+def log(
+    name: str | None, groups: bool, read_committed: bool, follow: bool, form: str, where: bool, bootstrap: str
+) -> None:
     """Print the records of __consumer_offsets for the group NAME, or for all groups.
 
     Each record is one line, and the oldest comes first in each partition. Compaction keeps at least the last record of
-    each key.
+    each key. All records of a group are in one partition, whose leader is the group's coordinator: --where shows it.
     """
     if groups and form != "json":
         raise click.UsageError(f"--groups needs --format json, but --format is {form}")
@@ -67,17 +70,18 @@ def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form
         bootstrap,
         CONSUMER_OFFSETS,
         name,
-        lambda _, record: shown(record, form, group=name, groups=groups),
+        lambda partition, record: shown(partition if where else None, record, form, group=name, groups=groups),
         f"{CONSUMER_OFFSETS} has no {what} of a group {name!r}; `oncelog group list` lists all groups",
         isolation=isolation,
         follow=follow,
     )
 
 
-def shown(item: Record, form: str, *, group: str | None, groups: bool) -> str | None:
+def shown(partition: int | None, item: Record, form: str, *, group: str | None, groups: bool) -> str | None:
     """Return the line of a record, or None if it belongs to another group or is of another kind.
 
-    `groups`: show generations instead of offsets, in JSON only.
+    With a `partition`, the line begins with it, and with the offset and time of the record. Without one, it equals that
+    of Kafka's formatter. `groups`: show generations instead of offsets, in JSON only.
     """
     record = None if item.key is None else decode_record(item.key, item.value)
     if record is None:
@@ -87,8 +91,14 @@ def shown(item: Record, form: str, *, group: str | None, groups: bool) -> str | 
     if not isinstance(found, asked) or (group is not None and found.group != group):
         return None
     if form == "json":
-        return json.dumps(document(record), ensure_ascii=False)
+        at = {} if partition is None else {"partition": partition, "offset": item.offset, "timestamp": item.timestamp}
+        return json.dumps({**at, **document(record)}, ensure_ascii=False)
     assert isinstance(found, OffsetCommitKey)
     assert record.value is None or isinstance(record.value, OffsetCommitValue)
     text = "NULL" if record.value is None else TEXT_FORMS[form](record.value)
-    return f"[{found.group},{found.topic},{found.partition}]::{text}"
+    where = (
+        ""
+        if partition is None
+        else f"{CONSUMER_OFFSETS}-{partition} offset {item.offset} at {moment(item.timestamp)}: "
+    )
+    return f"{where}[{found.group},{found.topic},{found.partition}]::{text}"

@@ -191,6 +191,21 @@ def test_group_log_prints_offset_records_of_all_versions(tool: Tool, server: Ser
     )
 
 
+def test_group_log_prints_the_home_partition_on_request(tool: Tool, wire: Wire, group: str) -> None:
+    simple_commit(wire, group, group, {0: 2})  # the fixture has committed once
+    home = tool.json("group", "describe", group)["home_partition"]
+    plain = [json.loads(line) for line in tool("group", "log", group).splitlines()]
+    found = [json.loads(line) for line in tool("group", "log", group, "--where").splitlines()]
+    assert [f"__consumer_offsets-{row.pop('partition')}" for row in found] == [home, home]
+    first, second = (row.pop("offset") for row in found)
+    assert first < second
+    assert all(row.pop("timestamp") > 0 for row in found)
+    assert found == plain
+    (*_, last) = tool("group", "log", group, "--where", "--format", "offset-metadata").splitlines()
+    assert last.startswith(f"{home} offset {second} at 20")
+    assert f"+00:00: [{group},{group},0]::[OffsetMetadata[2," in last
+
+
 def test_group_log_prints_generations_and_tombstones(tool: Tool, server: Server, wire: Wire, group: str) -> None:
     (member,) = stable(server.bootstrap, group)
     member.leave()
