@@ -143,19 +143,17 @@ class Link:
         tasks = [asyncio.ensure_future(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            reasons = [str(task.exception() or "") for task in done]
-            return "; ".join(filter(None, reasons))
-        except asyncio.CancelledError:  # the proxy closes
-            self._client.abort()
-            self._upstream.abort()
-            raise
-        finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._held is None or not self._proxy.hold(self._held):  # nothing else reads from the broker now
-                self._upstream.close()
-            self._client.close()
+        except asyncio.CancelledError:  # the proxy closes, and ends the tasks
+            self._client.abort()
+            self._upstream.abort()
+            raise
+        if self._held is None or not self._proxy.hold(self._held):  # nothing else reads from the broker now
+            self._upstream.close()
+        self._client.close()
+        return "; ".join(filter(None, (str(task.exception() or "") for task in done)))
 
     async def _forward_requests(self) -> None:
         while (frame := await self._client.read_frame(MAX_REQUEST)) is not None:
