@@ -82,7 +82,7 @@ def test_fetch_reads_again_only_after_enough_records() -> None:
             reads.append(partition)
             return replica
 
-        broker.partitions.opened_replica = counted  # type: ignore[method-assign]
+        broker.partitions.require_any = counted  # type: ignore[method-assign]
         size = len(BATCH)
         waiting = started(handler, request(1, wait_ms=60_000, min_bytes=100 * size, max_bytes=10 * size))
         for _ in range(1000):
