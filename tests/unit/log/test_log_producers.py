@@ -48,7 +48,7 @@ def test_producers_are_described() -> None:
     _, log = new_log()
     append(log, of_producer(1, 0, 3, epoch=2, txn=True))
     (info,) = log.producers()
-    assert tuple(info) == (1, 2, 2, NOW, -1, 0)
+    assert tuple(info) == (1, 2, 2, NOW, -1, 0, ((2, 2, 2, NOW),))
     assert log.has_open_transaction(1, 2)
     assert not log.has_open_transaction(1, 3)
     assert code_of(lambda: log.has_open_transaction(1, 1)) == ErrorCode.INVALID_PRODUCER_EPOCH
