@@ -7,12 +7,12 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
-from oncelog import Admin, Consumer, Producer, errors
+from oncelog import Admin, Producer, errors
 from oncelog.faults.proxy import FaultProxy
 from oncelog.faults.requests import Request
 from oncelog.protocol.apis import ApiKey
 from oncelog.stories.cluster import Cluster
-from oncelog.stories.stage import Outcome, Stage
+from oncelog.stories.stage import Outcome, Stage, stable_and_end
 
 TOPIC = "orders"
 VALUES = ["0", "1", "2"]
@@ -147,10 +147,10 @@ def dead_coordinator(stage: Stage, cure: bool) -> Outcome:
     cluster.resume(leader)
     if cure:
         stage.say(f"broker {coordinator} dies, and another one coordinates")
-        cluster.wait_for(lambda: len(set(stable_and_end(cluster.address(leader)))) == 1, "the marker")
+        cluster.wait_for(lambda: len(set(stable_and_end(cluster.address(leader), TOPIC))) == 1, "the marker")
     else:
         stage.say(f"broker {coordinator} hangs, too")
-    stable, end = stable_and_end(cluster.address(leader))
+    stable, end = stable_and_end(cluster.address(leader), TOPIC)
     stage.say(f"last stable offset {stable}, high watermark {end}")
     if not cure:
         cluster.resume(coordinator)
@@ -168,12 +168,3 @@ def coordinated_elsewhere(cluster: Cluster, leader: int) -> tuple[int, Producer]
             if coordinator != leader:
                 return coordinator, producer
             producer.close()
-
-
-def stable_and_end(address: str) -> list[int]:
-    """Return the last stable offset and the high watermark of the topic."""
-    found: list[int] = []
-    for level in ("read_committed", "read_uncommitted"):
-        with Consumer(address, isolation_level=level) as consumer:
-            found += consumer.end_offsets([(TOPIC, 0)]).values()
-    return found

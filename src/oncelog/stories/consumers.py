@@ -38,11 +38,11 @@ def filled(stage: Stage) -> str:
     return topic
 
 
-def reader(stage: Stage, topic: str, **options: Any) -> Consumer:
+def reader(stage: Stage, topic: str) -> Consumer:
     """Return a consumer that reads one record at a time, from the position that its group has committed."""
     consumer = Consumer(
         stage.bootstrap, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=1,
-        isolation_level="read_committed", **options,
+        isolation_level="read_committed",
     )  # fmt: skip
     consumer.assign([(topic, 0)])
     return consumer

@@ -11,18 +11,24 @@ QUICK: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 10, "retry_backoff_
 VALUES = ["0", "1", "2"]
 
 
+def sent(stage: Stage, rule: str, **options: Any) -> str:
+    """Send three records, one after the other, while a fault happens. Return their topic."""
+    topic = stage.topic()
+    with (
+        stage.faults(rule) as faults,
+        Producer(faults.bootstrap_servers, **QUICK, **options) as producer,
+    ):
+        for value in VALUES:
+            producer.send(topic, value).result()
+    return topic
+
+
 def lost_answer(stage: Stage, cure: bool) -> Outcome:
     """The broker has the record, but its answer is lost. The producer sends the record again.
 
     An idempotent producer numbers its records, so the broker recognizes the second copy.
     """
-    topic = stage.topic()
-    with (
-        stage.faults("lose-answer Produce:2") as faults,
-        Producer(faults.bootstrap_servers, enable_idempotence=cure, **QUICK) as producer,
-    ):
-        for value in VALUES:
-            producer.send(topic, value).result()
+    topic = sent(stage, "lose-answer Produce:2", enable_idempotence=cure)
     return stage.verdict(topic, VALUES)
 
 
@@ -50,14 +56,7 @@ def no_acknowledgement(stage: Stage, cure: bool) -> Outcome:
 
     With acks=all, it notices, and sends the record again.
     """
-    topic = stage.topic()
-    options = {**QUICK, "acks": "all" if cure else 0, "enable_idempotence": cure}
-    with (
-        stage.faults("lose-request Produce:2") as faults,
-        Producer(faults.bootstrap_servers, **options) as producer,
-    ):
-        for value in VALUES:
-            producer.send(topic, value).result()
+    topic = sent(stage, "lose-request Produce:2", acks="all" if cure else 0, enable_idempotence=cure)
     return stage.verdict(topic, VALUES)
 
 
@@ -66,13 +65,8 @@ def late_error(stage: Stage, cure: bool) -> Outcome:
 
     The error does not mean that the record is not in the log. Idempotence makes the retry safe.
     """
-    topic = stage.topic()
-    with (
-        stage.faults("error-after Produce:2 code=NOT_ENOUGH_REPLICAS_AFTER_APPEND") as faults,
-        Producer(faults.bootstrap_servers, enable_idempotence=cure, **QUICK) as producer,
-    ):
-        for value in VALUES:
-            producer.send(topic, value).result()
+    rule = "error-after Produce:2 code=NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    topic = sent(stage, rule, enable_idempotence=cure)
     return stage.verdict(topic, VALUES)
 
 
@@ -149,13 +143,7 @@ def everybody_removes_duplicates(stage: Stage, cure: bool) -> Outcome:
 
     An idempotent producer writes none, so the readers have nothing to do.
     """
-    topic = stage.topic()
-    with (
-        stage.faults("lose-answer Produce:2") as faults,
-        Producer(faults.bootstrap_servers, enable_idempotence=cure, **QUICK) as producer,
-    ):
-        for value in VALUES:
-            producer.send(topic, value).result()
+    topic = sent(stage, "lose-answer Produce:2", enable_idempotence=cure)
     removed = 0
     for reader in ("one", "two"):
         known: set[str] = set()

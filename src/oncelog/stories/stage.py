@@ -62,21 +62,16 @@ class Stage:
     # -- brokers and topics -------------------------------------------------------------------------------------------
 
     @property
-    def broker(self) -> Broker:
-        """The broker that this run has started."""
-        if self._broker is None:
-            self._broker = self._stack.enter_context(Broker(SMALL))
-        return self._broker
-
-    @property
     def session_ms(self) -> int:
         """The shortest session of a group member that the brokers allow."""
         return 6_000 if self._given else 1_000
 
     @property
     def bootstrap(self) -> str:
-        """The address of the brokers."""
-        return self._given or self.broker.bootstrap_servers
+        """The address of the brokers. The first use starts one if none was given."""
+        if not self._given and self._broker is None:
+            self._broker = self._stack.enter_context(Broker(SMALL))
+        return self._given if self._broker is None else self._broker.bootstrap_servers
 
     def cluster(self, **settings: object) -> Cluster:
         """Start three brokers for this run."""
@@ -109,10 +104,10 @@ class Stage:
 
     # -- what is in the log -------------------------------------------------------------------------------------------
 
-    def values(self, topic: str, *, committed: bool = True, bootstrap: str = "") -> list[str]:
-        """Return the values in a topic, by partition and offset."""
-        level = "read_committed" if committed else "read_uncommitted"
-        with Consumer(bootstrap or self.bootstrap, auto_offset_reset="earliest", isolation_level=level) as consumer:
+    def values(self, topic: str, *, bootstrap: str = "") -> list[str]:
+        """Return the values that readers with read_committed see in a topic, by partition and offset."""
+        options = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        with Consumer(bootstrap or self.bootstrap, options) as consumer:
             partitions = [(topic, number) for number in range(len(consumer.partitions_for(topic)))]
             consumer.assign(partitions)
             ends = consumer.end_offsets(partitions)
@@ -127,6 +122,15 @@ class Stage:
         found = self.values(topic, bootstrap=bootstrap)
         self.say(f"in the log: {' '.join(found) or 'nothing'}")
         return judged(expected, found)
+
+
+def stable_and_end(bootstrap: str, topic: str) -> tuple[int, int]:
+    """Return the last stable offset and the high watermark of a topic with one partition."""
+    found: list[int] = []
+    for level in ("read_committed", "read_uncommitted"):
+        with Consumer(bootstrap, isolation_level=level) as consumer:
+            found += consumer.end_offsets([(topic, 0)]).values()
+    return found[0], found[1]
 
 
 def judged(expected: Sequence[str], found: Sequence[str]) -> Outcome:

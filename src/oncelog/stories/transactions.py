@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from oncelog import Consumer, Producer, errors
-from oncelog.stories.consumers import Died, process
-from oncelog.stories.stage import Outcome, Stage
+from oncelog.stories.consumers import ORDERS, Died, filled, process
+from oncelog.stories.stage import Outcome, Stage, stable_and_end
 
 PAIR = ["debit", "credit"]
 
@@ -23,11 +23,7 @@ def new_producer_id(stage: Stage, cure: bool) -> Outcome:
     Idempotence ends with the process: the successor has another producer id. Cure: the program's position in its input
     is in the same transaction as the output.
     """
-    topic, source = stage.topic(), stage.topic()
-    values = ["0", "1", "2"]
-    with Producer(stage.bootstrap) as producer:
-        for value in values:
-            producer.send(source, value)
+    topic, source = stage.topic(), filled(stage)
 
     def work(*, dies: bool) -> None:
         with (
@@ -37,7 +33,7 @@ def new_producer_id(stage: Stage, cure: bool) -> Outcome:
             ) as consumer,
         ):
             consumer.assign([(source, 0)])
-            while consumer.position(source, 0) < len(values):
+            while consumer.position(source, 0) < len(ORDERS):
                 records = consumer.poll(10)
                 if cure:
                     with producer.transaction() as transaction:
@@ -54,7 +50,7 @@ def new_producer_id(stage: Stage, cure: bool) -> Outcome:
     for name, dies in (("the program", True), ("its successor", False)):
         with process(stage, name):
             work(dies=dies)
-    return stage.verdict(topic, values)
+    return stage.verdict(topic, ORDERS)
 
 
 def torn_pair(stage: Stage, cure: bool) -> Outcome:
@@ -122,10 +118,6 @@ def open_transaction(stage: Stage, cure: bool) -> Outcome:
     if cure:
         with Producer(stage.bootstrap, transactional_id=topic):
             stage.say("its successor has started")
-    with Consumer(stage.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
-        consumer.assign([(topic, 0)])
-        (stable,) = consumer.end_offsets([(topic, 0)]).values()
-    with Consumer(stage.bootstrap, isolation_level="read_uncommitted") as consumer:
-        (end,) = consumer.end_offsets([(topic, 0)]).values()
+    stable, end = stable_and_end(stage.bootstrap, topic)
     stage.say(f"last stable offset {stable}, high watermark {end}")
     return Outcome(stable == end, f"readers see the first {stable} of {end} offsets")

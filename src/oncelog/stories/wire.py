@@ -44,11 +44,11 @@ class RawProducer:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def session(self, transactional_id: str | None = None, last: Session | None = None) -> Session:
+    def session(self, last: Session | None = None) -> Session:
         """Get a producer id, or the next epoch of the last one."""
         last = last or Session(-1, -1)
         request = InitProducerIdRequest(
-            transactional_id=transactional_id,
+            transactional_id=None,
             transaction_timeout_ms=60_000,
             producer_id=last.producer_id,
             producer_epoch=last.epoch,
