@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS
 from oncelog.cli.lazy import examples
 
 HELP = """Make faults between Kafka clients and brokers.
@@ -42,13 +43,12 @@ topic=, partition=, group= and transactional-id=. The first rule with a fault fo
     ),
 )
 @click.option(
-    "-b",
-    "--bootstrap-server",
+    *BROKERS_OPTIONS,
     "brokers",
     metavar="HOST:PORT,...",
-    envvar="ONCELOG_BROKERS",
-    default="127.0.0.1:9092",
-    help="Brokers to forward to. Default: $ONCELOG_BROKERS, or 127.0.0.1:9092.",
+    envvar=BROKERS_VARIABLE,
+    default=DEFAULT_BROKERS,
+    help=f"Brokers to forward to. Default: ${BROKERS_VARIABLE}, or {DEFAULT_BROKERS}.",
 )
 @click.option(
     "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="Address to listen on. Port 0: any free port."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from oncelog.cli.common import BROKERS_OPTIONS, quiet
 from oncelog.cli.lazy import examples
 
 ALL = "all"
@@ -14,8 +15,7 @@ ALL = "all"
 )
 @click.argument("numbers", nargs=-1, metavar="[NUMBER]... | all")
 @click.option(
-    "-b",
-    "--bootstrap-server",
+    *BROKERS_OPTIONS,
     "brokers",
     metavar="HOST:PORT,...",
     default="",
@@ -27,7 +27,6 @@ def story(numbers: tuple[str, ...], brokers: str) -> None:
     Each story goes wrong without its cure, then right with it, and prints what happens and what is in the log. Without
     a NUMBER, list the stories. The status is 1 if a story did not end as told.
     """
-    from oncelog.cli.common import quiet
     from oncelog.stories.catalog import STORIES, show
 
     if not numbers:

@@ -37,9 +37,9 @@ class ReplicaOffsets(NamedTuple):
 async def describe_replica_offsets(cluster: ClusterClient, topic: str) -> list[ReplicaOffsets]:
     """Return the high watermark and log end offset of each replica of a topic, as its own broker knows them.
 
-    The brokers are asked at the same time, but they do not answer at the same moment. A broker that is down or hangs is
-    waited for at most 10 s. The result is in order of partitions and brokers. Needs READ on the topic. Raises
-    UnknownTopicError.
+    The brokers are asked at the same time, but they do not answer at the same moment. A broker gets two
+    requests, and each one waits at most 10 s if it hangs. The result is in order of partitions and brokers. Needs READ
+    on the topic. Raises UnknownTopicError.
     """
     partitions = (await cluster.topic(topic)).partitions
     running = await cluster.brokers()
