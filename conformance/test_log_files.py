@@ -167,7 +167,8 @@ def state_of(log: Log) -> dict[str, object]:
         "stable": log.last_stable_offset,
         "values": values,
         "aborted": log.aborted_transactions(0, end),
-        "producers": sorted(log.producers()),
+        # A snapshot remembers one batch of each producer, a replay five.
+        "producers": sorted(info._replace(batches=info.batches[-1:]) for info in log.producers()),
         "max timestamp": max_timestamp(log),
         "epochs": log.end_offset_for_epoch(0),
         "bases": [segment.base_offset for segment in log.segments],
