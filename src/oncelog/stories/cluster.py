@@ -40,7 +40,7 @@ class Cluster:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("BROKERS="):
-            text = (self._folder / "log").read_text(errors="replace")
+            text = self.log()
             self.__exit__(None, None, None)
             raise RuntimeError(f"the brokers did not start:\n{text}")
         self.bootstrap_servers = line.strip().removeprefix("BROKERS=")
@@ -74,6 +74,10 @@ class Cluster:
 
     def _signal(self, broker: int, number: signal.Signals) -> None:
         os.kill(int((self._folder / "data" / f"broker-{broker}" / "broker.pid").read_text()), number)
+
+    def log(self) -> str:
+        """Return what the brokers have logged."""
+        return (self._folder / "log").read_text(errors="replace")
 
     def address(self, broker: int) -> str:
         """Return the address of one broker."""

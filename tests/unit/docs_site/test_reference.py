@@ -253,10 +253,11 @@ def test_committed_chart_is_drawn_from_the_committed_results() -> None:
     assert all(shown.label in words for shown in (*chart.MORE, *chart.LESS))
 
 
-def test_committed_drawing_of_the_states_of_a_transaction_is_current() -> None:
-    committed = (WRITTEN / "images" / "transaction-states.svg").read_text()
-    command = "scripts/docs --print transaction-states.svg > docs/images/transaction-states.svg"
-    assert committed == states.drawing(states.MACHINES["transaction-states"]), f"run {command}"
+@pytest.mark.parametrize("name", ["producer-states", "transaction-states"])
+def test_committed_drawing_of_states_is_current(name: str) -> None:
+    committed = (WRITTEN / "images" / f"{name}.svg").read_text()
+    command = f"scripts/docs --print {name}.svg > docs/images/{name}.svg"
+    assert committed == states.drawing(states.MACHINES[name]), f"run {command}"
 
 
 def test_no_page_is_generated_twice() -> None:
