@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -302,3 +304,22 @@ def test_command_prints_its_address_and_each_fault(server: Server, name: str, tm
     made = [text.split(" ", 1)[1].split(" to ")[0] for text in process.stderr_path.read_text().splitlines()]
     assert made == ["error: Produce 1 of client 'oncelog-cli'", "lose-answer: Produce 2 of client 'oncelog-cli'"]
     assert read(server.bootstrap, name) == [b"a"]
+
+
+def test_command_releases_what_it_holds_on_a_signal(server: Server, name: str, tmp_path: Path, wire: Wire) -> None:
+    wire.create_topic(name)
+    process = ManagedProcess(
+        [ONCELOG, "faults", "-b", server.bootstrap, "--rule", "hold Produce:1"], tmp_path, "faults"
+    )
+    try:
+        process.wait_for(lambda: list(process.lines()), "it prints its address")
+        (line,) = process.lines()
+        done = Tool(line.removeprefix("BROKERS=")).run("topic", "produce", name, "--no-idempotence", stdin="a\n")
+        assert done.returncode == 0
+        assert read(server.bootstrap, name) == [b"a"]
+        os.kill(process.pid, signal.SIGUSR1)
+        process.wait_for(lambda: "released" in process.stderr_path.read_text(), "the request has arrived")
+    finally:
+        assert process.stop() == 0
+    assert process.stderr_path.read_text().splitlines()[-1] == "released held requests; answered: 1"
+    assert read(server.bootstrap, name) == [b"a", b"a"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import click
 
 from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS
 from oncelog.cli.lazy import examples
 
+RELEASE = signal.SIGUSR1
 HELP = """Make faults between Kafka clients and brokers.
 
 The command listens, and forwards to the brokers at -b and to all others that they name, of oncelog or of Apache Kafka.
@@ -23,7 +24,8 @@ A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
   lose-request   the request is lost, and the connection closes
   lose-answer    the request arrives, but its response is lost
   cut            the request is passed on, and the connection closes at once
-  hold           the connection closes, and the request arrives later (for=2s)
+  hold           the connection closes, and the request arrives later
+                 (for=2s, or when the command gets SIGUSR1)
   delay          the request arrives later, and those behind it (for=200ms)
   duplicate      the request arrives twice
   error          the proxy answers with an error (code=NOT_LEADER_OR_FOLLOWER,
@@ -63,9 +65,9 @@ topic=, partition=, group= and transactional-id=. The first rule with a fault fo
 def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None) -> None:  # noqa: D103 - HELP
     from oncelog.faults.proxy import FaultProxy
 
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    received: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGINT, signal.SIGTERM, RELEASE):
+        signal.signal(number, lambda number, _: received.put(number))
     try:
         proxy = FaultProxy(brokers, *rules, *_lines(path), listen=listen)
     except UnicodeDecodeError as error:
@@ -75,7 +77,8 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
     _print_faults()
     with proxy:
         click.echo(f"BROKERS={proxy.bootstrap_servers}")
-        stopped.wait()
+        while received.get() == RELEASE:
+            click.echo(f"released held requests; answered: {proxy.release()}", err=True)
 
 
 def _lines(path: Path | None) -> list[str]:
