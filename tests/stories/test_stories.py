@@ -32,6 +32,12 @@ def test_command_says_each_step_and_the_verdict() -> None:
     assert stdout.endswith("\n2 of 2 stories have ended as told\n")
 
 
+def test_producer_with_a_new_epoch_keeps_its_id() -> None:
+    status, stdout, stderr = run("story", "19")
+    assert (status, stderr) == (0, "")
+    assert "  the producer has id 0, epoch 1 now\n" in stdout
+
+
 @pytest.mark.parametrize("number", ["0", "31", "one"])
 def test_unknown_story_is_rejected(number: str) -> None:
     status, _, stderr = run("story", number)

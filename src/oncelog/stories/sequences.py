@@ -37,7 +37,7 @@ def hole(stage: Stage, cure: bool) -> Outcome:
         producer.send(topic, "0", who, 0)
         stage.say("the batch with sequence 1 expires")
         if cure:
-            who = producer.session(last=who)
+            who = who.next_epoch()
             stage.say(f"the producer has id {who.producer_id}, epoch {who.epoch} now")
         answers = [producer.send(topic, str(2 + number), who, (0 if cure else 2) + number) for number in range(2)]
     stage.say(f"the next batches: {', '.join(answers)}")
@@ -47,14 +47,14 @@ def hole(stage: Stage, cure: bool) -> Outcome:
 def forgotten_producer(stage: Stage, cure: bool) -> Outcome:
     """The broker has lost what it knew of a producer, whose next batch has sequence 5. Any batch could be missing.
 
-    A broker that knows nothing of a producer accepts any sequence (KAFKA-5793), also if an earlier batch is lost. Cure
-    (KIP-360): the producer raises its epoch, and begins at 0. Then a batch that is missing is noticed.
+    A broker that knows nothing of a producer accepts any sequence, also if an earlier batch is lost. Cure (KIP-360):
+    the producer raises its epoch, and begins at 0. Then a batch that is missing is noticed.
     """
     topic = stage.topic()
     with RawProducer(stage.leader_address(topic)) as producer:
         who = producer.session()
         if cure:
-            who = producer.session(last=who)
+            who = who.next_epoch()
             answers = [producer.send(topic, "5", who, 0), producer.send(topic, "7", who, 2)]
         else:
             answers = [producer.send(topic, "6", who, 6), producer.send(topic, "7", who, 7)]

@@ -29,6 +29,10 @@ class Session(NamedTuple):
     producer_id: int
     epoch: int = 0
 
+    def next_epoch(self) -> Session:
+        """Return the session after this one. Without a transactional id, no broker has to know of it (KIP-360)."""
+        return self._replace(epoch=self.epoch + 1)
+
 
 class RawProducer:
     """A connection to one broker, which leads the partition."""
@@ -44,15 +48,9 @@ class RawProducer:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def session(self, last: Session | None = None) -> Session:
-        """Get a producer id, or the next epoch of the last one."""
-        last = last or Session(-1, -1)
-        request = InitProducerIdRequest(
-            transactional_id=None,
-            transaction_timeout_ms=60_000,
-            producer_id=last.producer_id,
-            producer_epoch=last.epoch,
-        )
+    def session(self) -> Session:
+        """Get a producer id."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer = self._call(request)
         while ErrorCode.of(answer.error_code).retriable:
             time.sleep(0.05)

@@ -79,7 +79,7 @@ class Sequences:
     def holds_back(self, batch: Batch) -> bool:
         """Return whether a batch must wait for others of its partition (Sender.shouldStopDrainBatchesForPartition).
 
-        One rule is ours: a broker accepts *any* first sequence of a producer that it does not know (KAFKA-5793), so it
+        One rule is ours: a broker accepts *any* first sequence of a producer that it does not know (KIP-360), so it
         would accept the second batch after it has rejected the first. So no batch follows the first one before that is
         acknowledged, nor the first one after `KNOWN_MS`, because brokers forget producers. The gap remains, and Java's
         producer always has it, if a broker forgets sooner, or a topic is created again, between two batches in flight.
