@@ -31,7 +31,7 @@ def only_batch(wire: Wire, topic: UUID) -> BatchHeader:
         ({"enable_idempotence": False}, False),
         ({"acks": 1}, False),
         ({"retries": 0}, False),
-        ({"max_in_flight_requests_per_connection": 6}, False),
+        ({"max_in_flight_requests_per_connection": 6, "enable_idempotence": False}, False),
         ({"acks": 1, "enable_idempotence": False}, False),
     ],
 )

@@ -128,9 +128,18 @@ def test_every_option_of_kafkas_producer_is_known_or_rejected_with_advice() -> N
     assert [name for name in names if name not in PRODUCER and not advice_for_unsupported(name)] == []
 
 
-@pytest.mark.parametrize("given", [{"acks": 1}, {"retries": 0}, {"max_in_flight_requests_per_connection": 10}])
+@pytest.mark.parametrize("given", [{"acks": 1}, {"retries": 0}])
 def test_idempotence_is_disabled_by_conflicts_unless_it_is_explicit(given: dict[str, Any]) -> None:
     assert producer_options(None, {**B, **given})["enable_idempotence"] is False
+
+
+@pytest.mark.parametrize("given", [{}, {"acks": 1}])
+def test_six_requests_in_flight_are_rejected_unless_idempotence_is_off(given: dict[str, Any]) -> None:
+    """As Apache Kafka's producer does since 4.0."""
+    given = {**B, **given, "max_in_flight_requests_per_connection": 6}
+    with pytest.raises(ConfigError, match=r"max_in_flight_requests_per_connection = 5 or less, but .* = 6"):
+        producer_options(None, given)
+    assert producer_options(None, {**given, "enable_idempotence": False})["enable_idempotence"] is False
 
 
 def test_consumer_options() -> None:

@@ -156,8 +156,9 @@ PRODUCER: dict[str, Option] = WITH_STATISTICS | {
 def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a producer's options, checked against each other. Raises ConfigError that names both sides of a conflict.
 
-    As in Kafka, idempotence is on by default. An option that contradicts it, such as acks=1, turns it off. It is an
-    error if enable_idempotence or transactional_id is set as well.
+    As in Kafka, idempotence is on by default. acks=1 or retries=0 turns it off. It is an error if enable_idempotence or
+    transactional_id is set as well. As in Kafka since 4.0, too many requests in flight are an error in any case, unless
+    enable_idempotence is false.
     """
     options, explicit = read_options(PRODUCER, mapping, given)
     check_statistics(options)
@@ -167,8 +168,9 @@ def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
         "max_in_flight_requests_per_connection": options["max_in_flight_requests_per_connection"] > 5,
     }
     needs = {"acks": "all", "retries": "more than 0", "max_in_flight_requests_per_connection": "5 or less"}
+    on = options["enable_idempotence"]
     demanded = {
-        "enable_idempotence": options["enable_idempotence"] and "enable_idempotence" in explicit,
+        "enable_idempotence": on and "enable_idempotence" in explicit,
         "transactional_id": options["transactional_id"] is not None,
     }
     for option, conflict in conflicts.items():
@@ -178,6 +180,12 @@ def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
                 raise ConfigError(f"{demand} needs {option} = {needs[option]}, but {option} = {value}")
     if options["transactional_id"] is not None and not options["enable_idempotence"]:
         raise ConfigError("transactional_id needs enable_idempotence = true, but enable_idempotence = false")
+    if on and conflicts["max_in_flight_requests_per_connection"]:
+        raise ConfigError(
+            "enable_idempotence needs max_in_flight_requests_per_connection = 5 or less, but "
+            f"max_in_flight_requests_per_connection = {options['max_in_flight_requests_per_connection']}; "
+            "enable_idempotence is true by default, and without it, retries may duplicate and reorder records"
+        )
     if any(conflicts.values()):
         options["enable_idempotence"] = False
     least = options["linger_ms"] + options["request_timeout_ms"]
