@@ -66,7 +66,8 @@ def forgotten_producer(stage: Stage, cure: bool) -> Outcome:
 def largest_sequence(stage: Stage, cure: bool) -> Outcome:
     """A producer has sent 2^31 records to a partition, and its sequence numbers are used up.
 
-    A producer that stops counting, or continues with a negative number, is rejected. The number after 2^31-1 is 0.
+    If the producer stops counting, its next record has the number of the last one. The broker answers as for a
+    duplicate, so the record is lost without an error. Cure: the number after 2^31-1 is 0.
     """
     topic = stage.topic()
     following = 0 if cure else LAST
