@@ -130,6 +130,22 @@ apache_kafka() {
     fi
 }
 
+# Fetch the Java client of Kafka 2.0.0, once, and set ONCELOG_OLD_JAVA_CLIENT to the folder. Install a Java compiler.
+old_java_client() {
+    debian default-jdk-headless javac
+    ONCELOG_OLD_JAVA_CLIENT=${ONCELOG_OLD_JAVA_CLIENT:-$ROOT/.cache/kafka-clients-2.0.0}
+    export ONCELOG_OLD_JAVA_CLIENT
+    if [ "$ONCELOG_OLD_JAVA_CLIENT" = "$ROOT/.cache/kafka-clients-2.0.0" ] &&
+        ! cmp -s conformance/java/pom.xml "$ONCELOG_OLD_JAVA_CLIENT/.complete"; then
+        debian maven mvn
+        say "Fetching the Java client of Kafka 2.0.0 with Maven (about 4 MB) into .cache/kafka-clients-2.0.0"
+        mvn -q -B -f conformance/java/pom.xml \
+            org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+            -DoutputDirectory="$ONCELOG_OLD_JAVA_CLIENT" || die "Maven could not fetch the Java client of Kafka 2.0.0"
+        cp conformance/java/pom.xml "$ONCELOG_OLD_JAVA_CLIENT/.complete"
+    fi
+}
+
 # Write an archive of Apache Kafka's classes, once, and set ONCELOG_KAFKA_CLASSES to it: its brokers and tools start in
 # half of the CPU time. Benchmarks do not use it.
 kafka_classes() {

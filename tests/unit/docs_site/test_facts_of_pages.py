@@ -45,6 +45,7 @@ def test_compatibility_page_has_the_tested_versions() -> None:
     shown = {name: version for name, version, _ in rows(COMPATIBILITY, "## Clients and tools")}
     files = {
         "Apache Kafka's Java clients and command line": ("pom.xml", r"kafka-tools</artifactId><version>(.*?)<"),
+        "Apache Kafka's Java client of 2018": ("java/pom.xml", r"kafka-clients</artifactId><version>(.*?)<"),
         "franz-go": ("go/go.mod", r"twmb/franz-go v(\S+)"),
         "kafkajs": ("js/package.json", r'"kafkajs": "(.*?)"'),
         "rskafka": ("rust/Cargo.toml", r'rskafka = "=(.*?)"'),
