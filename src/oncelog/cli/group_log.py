@@ -18,7 +18,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
 def as_offset_metadata(value: OffsetCommitValue) -> str:
-    """Format as Kafka 0.9 to 1.1: `[OffsetMetadata[12,NO_METADATA],CommitTime 1,ExpirationTime 2]`."""
+    """Format as Kafka 0.9 to 2.0: `[OffsetMetadata[12,NO_METADATA],CommitTime 1,ExpirationTime 2]`."""
     position = f"OffsetMetadata[{value.offset},{value.metadata or 'NO_METADATA'}]"
     return f"[{position},CommitTime {value.commit_timestamp},ExpirationTime {value.expire_timestamp}]"
 
@@ -49,7 +49,7 @@ FORMS = ("json", *TEXT_FORMS)
     *("--format", "form"),
     type=click.Choice(FORMS),
     default="json",
-    help="The format of Kafka 4 (json, the default), of Kafka 0.9 to 1.1, or of Kafka 2.1 to 3.9.",
+    help="The format of Kafka 4 (json, the default), of Kafka 0.9 to 2.0, or of Kafka 2.1 to 3.9.",
 )
 @click.option("--where", is_flag=True, help="Also print the partition, offset and time of each record.")
 @connected
