@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.listeners import ListenerConfig, bracketed
+from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.folder_locks import StartError, UnusableFolderError, locked
 from oncelog.broker.log_lines import STDERR
 from oncelog.broker.resources import allow_many_files, descriptor_limit, limit_garbage_collection, share_descriptors
 from oncelog.log.disk import full_disk, is_full
+from oncelog.protocol.addresses import bracketed
 
 if TYPE_CHECKING:
     import asyncio

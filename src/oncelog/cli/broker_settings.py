@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import click
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.listeners import bracketed
 from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import environment_settings, load, misspelled, set_option
 from oncelog.broker.process import TopicSpec
+from oncelog.protocol.addresses import bracketed
 
 with_settings = click.option(
     *("--set", "assignments"),

@@ -16,7 +16,7 @@ from types import FrameType
 
 import msgspec
 
-from oncelog.broker.config.listeners import ListenerConfig, bracketed
+from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.folder_locks import StartError
 from oncelog.broker.log_lines import STDERR
@@ -30,6 +30,7 @@ from oncelog.broker.process import (
     stop_signals,
 )
 from oncelog.cli.broker_process import BrokerProcess
+from oncelog.protocol.addresses import bracketed
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog.cluster.store import MetadataStore, NoNodeError, read_children
+from oncelog.protocol.addresses import bracketed, parse_address
 from oncelog.protocol.topics import TopicPartition
 
 BROKERS = "/brokers/ids"
@@ -117,7 +118,7 @@ def encode_broker(info: BrokerInfo) -> bytes:
     return msgspec.json.encode(
         _BrokerNode(
             {name: each.protocol for name, each in info.endpoints.items()},
-            [f"{name}://{_bracketed(each.host)}:{each.port}" for name, each in info.endpoints.items()],
+            [f"{name}://{bracketed(each.host)}:{each.port}" for name, each in info.endpoints.items()],
             plaintext.host if plaintext is not None else None,
             plaintext.port if plaintext is not None else -1,
             info.epoch,
@@ -140,9 +141,11 @@ def decode_broker(data: bytes) -> BrokerInfo:
     endpoints = {}
     for text in node.endpoints:
         name, _, address = text.partition("://")
-        host, _, port = address.rpartition(":")
+        found = parse_address(address)
+        if found is None:
+            raise ValueError(f"{text!r} is not NAME://HOST:PORT")
         protocol = node.listener_security_protocol_map.get(name, name)
-        endpoints[name] = Endpoint(host.strip("[]"), int(port), protocol)
+        endpoints[name] = Endpoint(*found, protocol)
     return BrokerInfo(
         node.epoch,
         endpoints,
@@ -184,7 +187,3 @@ def read_registrations(store: MetadataStore) -> dict[int, BrokerInfo]:
 def read_racks(store: MetadataStore) -> dict[int, str | None]:
     """Return the rack, or None, of each broker that has ever been registered, as of its last registration."""
     return {int(name): node.data.decode() or None for name, node in read_children(store, BROKER_EPOCHS).items()}
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

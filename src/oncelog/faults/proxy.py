@@ -16,6 +16,7 @@ from oncelog.faults.addresses import REWRITTEN, Response, brokers, limit_version
 from oncelog.faults.link import CutError, Held, Link, Stream
 from oncelog.faults.requests import Request
 from oncelog.faults.rules import PASSED, Action, Fault, Rule, parse_fault
+from oncelog.protocol.addresses import MOST_PORT, bracketed, parse_address
 from oncelog.protocol.schema import DecodeError, UnsupportedVersionError
 
 CONNECT_S = 10.0
@@ -26,7 +27,6 @@ MOST_SEEN, MOST_SEEN_BYTES = 10_000, 64 << 20
 """Requests that `FaultProxy.seen` remembers, and the bytes in them."""
 MOST_HELD = 100
 """Requests that are held at a time, each with its connection to a broker. Further ones are lost."""
-MOST_PORT = 65_535
 MOST_TOPICS = 100_000
 """Topics whose ids the proxy remembers."""
 
@@ -134,7 +134,7 @@ class FaultProxy:
     def bootstrap_servers(self) -> str:
         """The addresses that clients connect to."""
         return ",".join(
-            f"{_bracketed(self._listen[0])}:{route.listening}" for route in self._routes[: len(self._targets)]
+            f"{bracketed(self._listen[0])}:{route.listening}" for route in self._routes[: len(self._targets)]
         )
 
     @property
@@ -309,11 +309,7 @@ class FaultProxy:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal() or int(port) > MOST_PORT:
+    address = parse_address(text.strip())
+    if address is None or not address[0]:
         raise ValueError(f"{text!r} is not an address; write HOST:PORT, with a port of at most {MOST_PORT}")
-    return host.strip("[]"), int(port)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return address

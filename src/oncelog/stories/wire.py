@@ -6,13 +6,10 @@ import socket
 import time
 from typing import Any, NamedTuple
 
+from oncelog.client.connections.pool import parse_bootstrap
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.headers import (
-    RequestHeader,
-    decode_response_header,
-    encode_request_header,
-)
+from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
@@ -38,8 +35,7 @@ class RawProducer:
     """A connection to one broker, which leads the partition."""
 
     def __init__(self, bootstrap: str) -> None:
-        host, _, port = bootstrap.split(",")[0].rpartition(":")
-        self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
+        self._socket = socket.create_connection(parse_bootstrap(bootstrap)[0], TIMEOUT_S)
         self._id = 0
 
     def __enter__(self) -> RawProducer:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from oncelog.broker.config.errors import ConfigError
 from oncelog.net.server_options import PLAINTEXT
+from oncelog.protocol.addresses import parse_address
 
 DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
 """Kafka's default listens on every interface, which is not safe for a broker without authentication."""
@@ -74,11 +75,6 @@ def parse_listeners(listeners: str, advertised: str, protocols: str, controllers
     return tuple(_listener(address, published.get(address.name), known) for address in bound)
 
 
-def bracketed(host: str) -> str:
-    """Return the host as it is written before `:PORT`: an IPv6 address gets brackets."""
-    return f"[{host}]" if ":" in host else host
-
-
 def _listener(bound: _Address, published: _Address | None, protocols: dict[str, str]) -> ListenerConfig:
     protocol = protocols.get(bound.name)
     if protocol is None:
@@ -102,10 +98,10 @@ def _addresses(key: str, text: str) -> list[_Address]:
 
 def _address(key: str, text: str) -> _Address:
     name, scheme, address = text.partition("://")
-    host, colon, port = address.rpartition(":")
-    if not scheme or not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+    found = parse_address(address)
+    if not scheme or found is None:
         raise ConfigError(f"{key} must look like PLAINTEXT://HOST:PORT, not {text!r}")
-    return _Address(name.upper(), host.strip("[]"), int(port))
+    return _Address(name.upper(), *found)
 
 
 def _check_ports(addresses: Sequence[_Address], text: str) -> None:

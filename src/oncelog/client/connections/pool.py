@@ -21,6 +21,7 @@ from oncelog.client.troubles import Troubles
 from oncelog.net.connection import ClientConnection, connect
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
 from oncelog.net.security import PLAINTEXT, Security
+from oncelog.protocol.addresses import parse_address
 
 Address = tuple[str, int]
 Key = tuple[int, str]
@@ -38,10 +39,10 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     found = []
     for part in parts:
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        address = parse_address(part.strip())
+        if address is None or not all(address):
             raise errors.ConfigError(f"bootstrap_servers: {part!r} is not HOST:PORT, such as localhost:9092")
-        found.append((host.strip("[]"), int(port)))
+        found.append(address)
     return found
 
 
