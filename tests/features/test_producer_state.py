@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from support.servers import Server
 from support.transactions import ended, producers, written
 from support.wire import Session, Wire, batch, code, until
 
@@ -71,6 +73,21 @@ def test_describe_producers_shows_the_state(wire: Wire, name: str) -> None:
     state = found[who.producer_id]
     assert (state.producer_epoch, state.last_sequence, state.last_timestamp) == (0, 2, 1_000_000_000_007)
     assert (state.coordinator_epoch, state.current_txn_start_offset) == (-1, -1)
+
+
+def test_describe_producers_answers_a_partition_once(wire: Wire, server: Server, name: str) -> None:
+    """DIFFERS[DescribeProducers]: Kafka's response repeats a partition as often as the request names it."""
+    wire.create_topic(name, 2)
+    for partition in (0, 1):
+        wire.produce(name, batch([b"a"], wire.session(), 0), partition=partition)
+    topics = [TopicRequest(name=name, partition_indexes=indexes) for indexes in ([0, 1], [0])]
+    answer = wire.call(DescribeProducersRequest(topics=topics))
+    found = [
+        [(each.partition_index, each.error_code, len(each.active_producers)) for each in topic.partitions]
+        for topic in answer.topics
+    ]
+    repeated = (0, code("INVALID_REQUEST"), 0) if server.name == "oncelog" else (0, 0, 1)
+    assert found == [[repeated, (1, 0, 1)], [repeated]]
 
 
 def test_transaction_has_its_first_offset_and_the_coordinator_epoch_of_its_marker(wire: Wire, name: str) -> None:

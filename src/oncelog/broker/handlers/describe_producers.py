@@ -1,7 +1,7 @@
 """DescribeProducers: list the producers that the log of a partition remembers (KIP-664).
 
-If a client asks for the remembered batches, which only oncelog has, the request may name only one partition. So the
-response is as large as what the broker keeps of that partition, however small the request is.
+A request may name a partition once. If it asks for the remembered batches, which only oncelog has, it may name only
+one. So the response is at most as large as what the broker keeps, however small the request is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Yielder
+from oncelog.broker.turns import Yielder, counted
 from oncelog.log.log import Log, ProducerInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_producers import (
@@ -25,47 +25,37 @@ from oncelog.protocol.messages.describe_producers import (
     TopicResponse,
 )
 
+_ONE_PARTITION = "a request for the remembered batches may name one partition; send one request for each partition"
+
 
 async def handle(
     partitions: Partitions, request: DescribeProducersRequest, ctx: RequestContext
 ) -> DescribeProducersResponse:
     """Return the producers of each partition that this broker leads or follows, or the partition's error."""
+    named = await counted((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+    with_batches = request.include_batches
+    topics = []
     yielder = Yielder()
-    several = sum(len(topic.partition_indexes) for topic in request.topics) > 1
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    await _partition(partitions, topic.name, index, ctx, yielder, request.include_batches, several)
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    for topic in request.topics:
+        found = []
+        for index in topic.partition_indexes:
+            await yielder.next()
+            try:
+                ctx.authorize(AclOperation.READ, AclResource.TOPIC, topic.name)
+                if named[topic.name, index] > 1:
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
+                if with_batches and len(named) > 1:
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, _ONE_PARTITION)
+                log = partitions.require_any(topic.name, index).log
+            except ProtocolError as error:
+                found.append(PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error)))
+            else:
+                found.append(await _partition(index, log, with_batches, yielder))
+        topics.append(TopicResponse(name=topic.name, partitions=found))
+    return DescribeProducersResponse(topics=topics)
 
 
-async def _partition(
-    partitions: Partitions,
-    topic: str,
-    index: int,
-    ctx: RequestContext,
-    yielder: Yielder,
-    with_batches: bool,
-    several: bool,
-) -> PartitionResponse:
-    await yielder.next()
-    try:
-        ctx.authorize(AclOperation.READ, AclResource.TOPIC, topic)
-        if with_batches and several:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST,
-                "a request for the remembered batches may name one partition; send one request for each partition",
-            )
-        log = partitions.require_any(topic, index).log
-    except ProtocolError as error:
-        return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))
+async def _partition(index: int, log: Log, with_batches: bool, yielder: Yielder) -> PartitionResponse:
     producers = []
     for producer in log.producers():
         await yielder.next(1 + len(producer.batches) if with_batches else 1)
