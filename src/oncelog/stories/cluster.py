@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -14,36 +11,30 @@ from pathlib import Path
 from types import TracebackType
 
 from oncelog import Admin, errors
+from oncelog.testing.broker import Broker
 
 BROKERS = 3
 WAIT_S = 60.0
 POLL_S = 0.01
 
 
+class _Brokers(Broker):
+    """`oncelog up --brokers 3`."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--brokers", str(BROKERS)]
+
+
 class Cluster:
-    """`oncelog up --brokers 3`, with its data in a temporary folder. A broker that is killed starts again."""
+    """Three brokers, with their data in a temporary folder. One that is killed starts again."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
-        self._settings = settings
-        self._folder = Path(tempfile.mkdtemp(prefix="oncelog-story-"))
-        self._process: subprocess.Popen[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="oncelog-story-", ignore_cleanup_errors=True)
+        self._brokers = _Brokers(settings, data=self._folder.name)
         self._paused: set[int] = set()
-        self.bootstrap_servers = ""
 
     def __enter__(self) -> Cluster:
-        command = [sys.executable, "-P", "-m", "oncelog", "up", "--brokers", str(BROKERS), "--port", "0"]
-        command += ["--data", str(self._folder / "data"), "--parent-pid", str(os.getpid())]
-        for key, value in self._settings.items():
-            command += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith("BROKERS="):
-            text = self.log()
-            self.__exit__(None, None, None)
-            raise RuntimeError(f"the brokers did not start:\n{text}")
-        self.bootstrap_servers = line.strip().removeprefix("BROKERS=")
+        self._brokers.start()
         return self
 
     def __exit__(
@@ -51,12 +42,17 @@ class Cluster:
     ) -> None:
         for broker in tuple(self._paused):
             self.resume(broker)
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._brokers.stop()
+        self._folder.cleanup()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of the brokers, in the order of their ids."""
+        return self._brokers.bootstrap_servers
+
+    def log(self) -> str:
+        """Return what the brokers have logged."""
+        return self._brokers.log()
 
     def kill(self, broker: int) -> None:
         """Kill a broker with SIGKILL."""
@@ -73,11 +69,7 @@ class Cluster:
         self._paused.discard(broker)
 
     def _signal(self, broker: int, number: signal.Signals) -> None:
-        os.kill(int((self._folder / "data" / f"broker-{broker}" / "broker.pid").read_text()), number)
-
-    def log(self) -> str:
-        """Return what the brokers have logged."""
-        return (self._folder / "log").read_text(errors="replace")
+        os.kill(int(Path(self._folder.name, f"broker-{broker}", "broker.pid").read_text()), number)
 
     def address(self, broker: int) -> str:
         """Return the address of one broker."""
