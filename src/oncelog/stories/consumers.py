@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 from oncelog import Consumer, Producer, errors
 from oncelog.client.types import ConsumerRecord
+from oncelog.stories.orders import ORDERS, Died, filled, lives, orders, reader
 from oncelog.stories.stage import Outcome, Stage, judged
 
-ORDERS = ["0", "1", "2"]
-DIES_AT = "1"
-
-
-class Died(Exception):  # noqa: N818 - it is the end of a process, not an error
-    """The process has died at this point."""
-
-
-@contextmanager
-def process(stage: Stage, name: str) -> Iterator[None]:
-    """Run the life of a process, which may end at any point."""
-    try:
-        yield
-    except Died:
-        stage.say(f"{name} dies")
-
-
-def filled(stage: Stage) -> str:
-    """Create a topic with three orders, and return its name."""
-    topic = stage.topic()
-    with Producer(stage.bootstrap) as producer:
-        for order in ORDERS:
-            producer.send(topic, order)
-    return topic
-
-
-def reader(stage: Stage, topic: str) -> Consumer:
-    """Return a consumer that reads one record at a time, from the position that its group has committed."""
-    consumer = Consumer(
-        stage.bootstrap, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=1,
-        isolation_level="read_committed",
-    )  # fmt: skip
-    consumer.assign([(topic, 0)])
-    return consumer
-
-
-def orders(consumer: Consumer, topic: str) -> Iterator[ConsumerRecord]:
-    """Read the orders from the consumer's position on, one by one."""
-    while consumer.position(topic, 0) < len(ORDERS):
-        yield from consumer.poll(10)
+DIES_AT = b"1"
+"""The order at which the first process dies."""
 
 
 def died_before_commit(stage: Stage, cure: bool) -> Outcome:
@@ -65,23 +28,20 @@ def died_before_commit(stage: Stage, cure: bool) -> Outcome:
         database.execute("create table position (next integer)")
         database.execute("insert into position values (0)")
 
-        def serve(dies_at: str) -> None:
+        def serve(dies: bool) -> None:
             with reader(stage, topic) as consumer:
                 if cure:
                     consumer.seek(topic, 0, database.execute("select next from position").fetchone()[0])
                 for record in orders(consumer, topic):
-                    order = (record.value or b"").decode()
                     database.execute("begin")
-                    database.execute("insert into orders values (?)", [order])
+                    database.execute("insert into orders values (?)", [(record.value or b"").decode()])
                     database.execute("update position set next = ?", [record.offset + 1])
                     database.execute("commit")
-                    if order == dies_at:
+                    if dies and record.value == DIES_AT:
                         raise Died
                     consumer.commit()
 
-        for name, dies_at in (("the service", DIES_AT), ("its successor", "")):
-            with process(stage, name):
-                serve(dies_at)
+        lives(stage, "the service", serve)
         found = [row[0] for row in database.execute("select number from orders order by rowid")]
     stage.say(f"in the database: {' '.join(found)}")
     return judged(ORDERS, found)
@@ -109,28 +69,26 @@ def _copied(stage: Stage, cure: bool, *, offset_first: bool) -> Outcome:
     def send(producer: Producer, value: bytes | None) -> None:
         producer.send(copies, value).result()
 
-    def copy(dies_at: str) -> None:
+    def copy(dies: bool) -> None:
         options: dict[str, Any] = {"transactional_id": copies} if cure else {}
         with Producer(stage.bootstrap, **options) as producer, reader(stage, topic) as consumer:
             for record in orders(consumer, topic):
                 value = record.value
-                dies = (value or b"").decode() == dies_at
+                here = dies and value == DIES_AT
                 if cure:
                     with producer.transaction() as transaction:
                         transaction.send(copies, value)
-                        if dies:
+                        if here:
                             raise Died
                         transaction.send_offsets(consumer)
                     continue
                 steps: list[Callable[[], object]] = [consumer.commit, partial(send, producer, value)]
                 for step in steps if offset_first else reversed(steps):
                     step()
-                    if dies:
+                    if here:
                         raise Died
 
-    for name, dies_at in (("the program", DIES_AT), ("its successor", "")):
-        with process(stage, name):
-            copy(dies_at)
+    lives(stage, "the program", copy)
     return stage.verdict(copies, ORDERS)
 
 

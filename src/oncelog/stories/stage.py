@@ -43,10 +43,10 @@ class Stage:
 
     def __init__(self, say: Callable[[str], None], bootstrap: str = "") -> None:
         self.say = say
-        self._given = bootstrap
+        self._given = bool(bootstrap)
+        self._bootstrap = bootstrap
         self._stack = ExitStack()
         self._topics: list[str] = []
-        self._broker: Broker | None = None
 
     def __enter__(self) -> Stage:
         return self
@@ -55,7 +55,7 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._given and self._topics:
-            with Admin(self._given) as admin:
+            with Admin(self.bootstrap) as admin:
                 admin.delete_topics(self._topics)
         self._stack.close()
 
@@ -68,14 +68,16 @@ class Stage:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the brokers. The first use starts one if none was given."""
-        if not self._given and self._broker is None:
-            self._broker = self._stack.enter_context(Broker(SMALL))
-        return self._given if self._broker is None else self._broker.bootstrap_servers
+        """The address of the brokers. The first use starts one if there are none yet."""
+        if not self._bootstrap:
+            self._bootstrap = self._stack.enter_context(Broker(SMALL)).bootstrap_servers
+        return self._bootstrap
 
     def cluster(self, **settings: object) -> Cluster:
-        """Start three brokers for this run."""
-        return self._stack.enter_context(Cluster({**SMALL, **settings}))
+        """Start three brokers for this run, at `bootstrap` from now on."""
+        cluster = self._stack.enter_context(Cluster({**SMALL, **settings}))
+        self._bootstrap = cluster.bootstrap_servers
+        return cluster
 
     def leader_address(self, topic: str) -> str:
         """Return the address of the broker that leads the only partition of a topic."""
@@ -85,12 +87,12 @@ class Stage:
         leader = brokers[found.partitions[0].leader]
         return f"{leader.host}:{leader.port}"
 
-    def topic(self, partitions: int = 1, **configs: object) -> str:
-        """Create a topic, and return its name."""
+    def topic(self, partitions: int = 1, replicas: int = -1, **configs: object) -> str:
+        """Create a topic, and return its name. `replicas` -1 is the default of the brokers."""
         name = f"story-{uuid.uuid4().hex[:8]}"
-        texts = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        texts = {key.replace("_", "."): str(value).lower() for key, value in configs.items()}
         with Admin(self.bootstrap) as admin:
-            admin.create_topics(name, partitions, configs=texts)
+            admin.create_topics(name, partitions, replicas, texts)
         self._topics.append(name)
         return name
 
@@ -104,10 +106,10 @@ class Stage:
 
     # -- what is in the log -------------------------------------------------------------------------------------------
 
-    def values(self, topic: str, *, bootstrap: str = "") -> list[str]:
+    def values(self, topic: str) -> list[str]:
         """Return the values that readers with read_committed see in a topic, by partition and offset."""
         options = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        with Consumer(bootstrap or self.bootstrap, options) as consumer:
+        with Consumer(self.bootstrap, options) as consumer:
             partitions = [(topic, number) for number in range(len(consumer.partitions_for(topic)))]
             consumer.assign(partitions)
             ends = consumer.end_offsets(partitions)
@@ -117,9 +119,9 @@ class Stage:
         found.sort(key=lambda record: (record.partition, record.offset))
         return [(record.value or b"").decode() for record in found]
 
-    def verdict(self, topic: str, expected: Sequence[str], *, bootstrap: str = "") -> Outcome:
+    def verdict(self, topic: str, expected: Sequence[str]) -> Outcome:
         """Compare the values in a topic with those that should be there."""
-        found = self.values(topic, bootstrap=bootstrap)
+        found = self.values(topic)
         self.say(f"in the log: {' '.join(found) or 'nothing'}")
         return judged(expected, found)
 

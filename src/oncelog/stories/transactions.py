@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from oncelog import Consumer, Producer, errors
-from oncelog.stories.consumers import ORDERS, Died, filled, process
+from oncelog import Producer, errors
+from oncelog.stories.orders import ORDERS, Died, filled, lives, orders, reader
 from oncelog.stories.stage import Outcome, Stage, stable_and_end
 
 PAIR = ["debit", "credit"]
@@ -25,31 +25,24 @@ def new_producer_id(stage: Stage, cure: bool) -> Outcome:
     """
     topic, source = stage.topic(), filled(stage)
 
-    def work(*, dies: bool) -> None:
+    def work(dies: bool) -> None:
+        transactional_id = topic if cure else None
         with (
-            Producer(stage.bootstrap, transactional_id=topic if cure else None) as producer,
-            Consumer(
-                stage.bootstrap, group_id=source, auto_offset_reset="earliest", enable_auto_commit=False
-            ) as consumer,
+            Producer(stage.bootstrap, transactional_id=transactional_id) as producer,
+            reader(stage, source) as consumer,
         ):
-            consumer.assign([(source, 0)])
-            while consumer.position(source, 0) < len(ORDERS):
-                records = consumer.poll(10)
+            for record in orders(consumer, source):
                 if cure:
                     with producer.transaction() as transaction:
-                        for record in records:
-                            transaction.send(topic, record.value)
+                        transaction.send(topic, record.value)
                         transaction.send_offsets(consumer)
                 else:
-                    for record in records:
-                        producer.send(topic, record.value).result()
+                    producer.send(topic, record.value).result()
             if dies:
                 raise Died
             consumer.commit()
 
-    for name, dies in (("the program", True), ("its successor", False)):
-        with process(stage, name):
-            work(dies=dies)
+    lives(stage, "the program", work)
     return stage.verdict(topic, ORDERS)
 
 
