@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+from oncelog.faults.requests import items
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.headers import decode_response_header, encode_response_header
 from oncelog.protocol.messages.api_versions import ApiVersionsResponse
@@ -25,7 +26,7 @@ _SHARE_GROUPS = frozenset({78, 79})
 
 
 class Response:
-    """A decoded response that can be encoded again. Raises DecodeError and UnsupportedVersionError."""
+    """A decoded response that can be encoded again. Raises UNREADABLE."""
 
     def __init__(self, frame: bytes, key: ApiKey, version: int) -> None:
         self._key, self._version = key, version
@@ -42,11 +43,9 @@ def brokers(message: Any) -> Iterator[Any]:
     """Yield the structs of a response that have the address of a broker: a node id, a host and a port."""
     if "host" in message.FIELDS and "port" in message.FIELDS and message.port > 0:
         yield message
-    for name in message.FIELDS:
-        value = getattr(message, name)
-        for item in value if isinstance(value, list) else (value,):
-            if isinstance(item, Message):
-                yield from brokers(item)
+    for _, item in items(message):
+        if isinstance(item, Message):
+            yield from brokers(item)
 
 
 def node_id(broker: Any) -> int:

@@ -14,10 +14,9 @@ from uuid import UUID
 
 from oncelog.faults.addresses import REWRITTEN, Response, brokers, limit_versions, node_id, topic_names
 from oncelog.faults.link import CutError, Held, Link, Stream
-from oncelog.faults.requests import Request
+from oncelog.faults.requests import UNREADABLE, Request
 from oncelog.faults.rules import PASSED, Action, Fault, Rule, parse_fault
 from oncelog.protocol.addresses import MOST_PORT, bracketed, parse_address
-from oncelog.protocol.schema import DecodeError, UnsupportedVersionError
 
 CONNECT_S = 10.0
 """How long a connection to a broker may take."""
@@ -212,7 +211,7 @@ class FaultProxy:
             return frame
         try:
             response = Response(frame, request.api, request.version)
-        except (DecodeError, UnsupportedVersionError, ValueError):
+        except UNREADABLE:
             return frame
         self._topic_names.update(topic_names(response.message))
         if len(self._topic_names) > MOST_TOPICS:

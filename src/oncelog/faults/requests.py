@@ -18,7 +18,8 @@ from oncelog.protocol.schema import NO_UUID, DecodeError, Message, UnsupportedVe
 
 _GROUP, _TRANSACTION = 0, 1
 """The types of coordinators in FindCoordinator."""
-_UNREADABLE = (DecodeError, UnsupportedVersionError, ValueError)
+UNREADABLE = (DecodeError, UnsupportedVersionError, ValueError)
+"""What decoding raises for bytes that are no message, or one that this version of oncelog does not know."""
 
 
 def api_name(key: ApiKey) -> str:
@@ -51,7 +52,7 @@ class Request:
                 header.client_id,
             )
             self.api = ApiKey(header.api_key)
-        except _UNREADABLE:  # a raw login token, an API that oncelog does not know, or no request at all
+        except UNREADABLE:  # a raw login token, an API that oncelog does not know, or no request at all
             pass
 
     @cached_property
@@ -61,7 +62,7 @@ class Request:
             return None
         try:
             return messages(self.api)[0].decode_from(memoryview(self.frame), self._body, self.version)[0]
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
 
     @property
@@ -131,15 +132,21 @@ class Request:
         return f"{what} of client {self.client_id!r}{where}{batches}"
 
 
-def _texts(message: Message, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the texts in the fields with these names, at any depth."""
+def items(message: Message) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each field, for an array those of each element."""
     for name in message.FIELDS:
         value: Any = getattr(message, name)
         for item in value if isinstance(value, list) else (value,):
-            if isinstance(item, Message):
-                yield from _texts(item, names)
-            elif name in names and item:
-                yield str(item)
+            yield name, item
+
+
+def _texts(message: Message, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield the texts in the fields with these names, at any depth."""
+    for name, item in items(message):
+        if isinstance(item, Message):
+            yield from _texts(item, names)
+        elif name in names and item:
+            yield str(item)
 
 
 _TOPIC = ("name", "topic", "topic_name")
@@ -157,12 +164,10 @@ def _partitions(message: Message, names: Mapping[UUID, str], topic: str) -> Iter
     for name in _PARTITION:
         if topic and name in fields:
             yield topic, str(getattr(message, name))
-    for name in fields:
-        value: Any = getattr(message, name)
-        for item in value if isinstance(value, list) else (value,):
-            if isinstance(item, Message):
-                yield from _partitions(item, names, topic)
-            elif topic and name in _PARTITIONS:
-                yield topic, str(item)
-            elif name == "topic_names":
-                yield str(item), ""
+    for name, item in items(message):
+        if isinstance(item, Message):
+            yield from _partitions(item, names, topic)
+        elif topic and name in _PARTITIONS:
+            yield topic, str(item)
+        elif name == "topic_names":
+            yield str(item), ""
