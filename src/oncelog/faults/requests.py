@@ -11,13 +11,12 @@ from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.kinds import CoordinatorType
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.produce import ProduceRequest
 from oncelog.protocol.records import BatchHeader, parse_header
 from oncelog.protocol.schema import NO_UUID, DecodeError, Message, UnsupportedVersionError
 
-_GROUP, _TRANSACTION = 0, 1
-"""The types of coordinators in FindCoordinator."""
 UNREADABLE = (DecodeError, UnsupportedVersionError, ValueError)
 """What decoding raises for bytes that are no message, or one that this version of oncelog does not know."""
 
@@ -90,17 +89,17 @@ class Request:
 
     def groups(self) -> set[str]:
         """Return the groups that the request names."""
-        return self._values("group_id", "groups", "group_ids", "groups_names") | self._sought(_GROUP)
+        return self._values("group_id", "groups", "group_ids", "groups_names") | self._sought(CoordinatorType.GROUP)
 
     def transactional_ids(self) -> set[str]:
         """Return the transactional ids that the request names."""
         names = "transactional_id", "v3_and_below_transactional_id", "transactional_ids"
-        return self._values(*names) | self._sought(_TRANSACTION)
+        return self._values(*names) | self._sought(CoordinatorType.TRANSACTION)
 
     def _values(self, *names: str) -> set[str]:
         return set() if self.message is None else set(_texts(self.message, names))
 
-    def _sought(self, kind: int) -> set[str]:
+    def _sought(self, kind: CoordinatorType) -> set[str]:
         """Return the keys for which FindCoordinator seeks the coordinator of this kind."""
         message = self.message
         if not isinstance(message, FindCoordinatorRequest) or message.key_type != kind:

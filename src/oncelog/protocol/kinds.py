@@ -5,6 +5,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 
+class CoordinatorType(IntEnum):
+    """What FindCoordinator seeks the coordinator of (`FindCoordinatorRequest.CoordinatorType`)."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    """A transactional id."""
+
+
 class ResourceType(IntEnum):
     """A type of objects that have settings (`ConfigResource.Type`)."""
 

@@ -16,6 +16,7 @@ from oncelog.broker.turns import Yielder
 from oncelog.cluster.topics import TopicInfo
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import CoordinatorType
 from oncelog.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -24,9 +25,15 @@ from oncelog.protocol.messages.find_coordinator import (
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 _BATCHED_SINCE = 4
-_TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+_TOPICS: dict[int, str] = {
+    CoordinatorType.GROUP: CONSUMER_OFFSETS,
+    CoordinatorType.TRANSACTION: TRANSACTION_STATE,
+}
 """The internal topic of each key type. Share groups (2) are not served."""
-_RESOURCES = {0: AclResource.GROUP, 1: AclResource.TRANSACTIONAL_ID}
+_RESOURCES: dict[int, AclResource] = {
+    CoordinatorType.GROUP: AclResource.GROUP,
+    CoordinatorType.TRANSACTION: AclResource.TRANSACTIONAL_ID,
+}
 
 
 async def handle(

@@ -33,16 +33,13 @@ from oncelog.net.connection import ClientConnection
 from oncelog.net.failures import ConnectionLostError
 from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import CoordinatorType
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-GROUP = 0
-"""Kind of coordinator: of consumer groups."""
-TRANSACTION = 1
-"""Kind of coordinator: of transactional ids."""
-KINDS = {"group": GROUP, "transaction": TRANSACTION}
+KINDS = {"group": CoordinatorType.GROUP, "transaction": CoordinatorType.TRANSACTION}
 
 MISSING_TOPIC_MS = 5_000
 """How long to repeat a lookup of a topic that no broker knows: brokers learn of a new topic one after another."""

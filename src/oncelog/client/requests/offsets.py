@@ -42,7 +42,6 @@ from oncelog.protocol.topics import TopicPartition
 
 LATEST = -1
 EARLIEST = -2
-MAX_TIMESTAMP = -3
 CONSUMER = -1
 DEBUGGING = -2
 """Replica id with which the end is the log end offset, whatever the isolation level."""
