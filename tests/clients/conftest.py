@@ -25,11 +25,24 @@ from support.fixtures import (
     own_server,
     proxy,
     server,
+    tool,
     vary_servers,
+    wire,
 )
 from support.servers import Server
 
-__all__ = ["apache_kafka", "module_proxy", "module_server", "name", "new_cluster", "own_server", "proxy", "server"]
+__all__ = [
+    "apache_kafka",
+    "module_proxy",
+    "module_server",
+    "name",
+    "new_cluster",
+    "own_server",
+    "proxy",
+    "server",
+    "tool",
+    "wire",
+]
 
 CLIENTS: dict[str, Callable[[str], Client]] = {
     client.name: client for client in (ConfluentClient, KafkaPythonClient, AioClient, OurClient)

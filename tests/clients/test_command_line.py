@@ -21,11 +21,6 @@ from support.processes import wait_until
 from support.servers import OncelogCluster, Server
 
 
-@pytest.fixture
-def tool(server: Server) -> Tool:
-    return Tool(server.bootstrap)
-
-
 def consumed(tool: Tool, topic: str, *options: str) -> list[str]:
     return tool("topic", "consume", topic, "-e", *options).split()
 

@@ -30,12 +30,6 @@ LARGE = {"linger_ms": 500, "batch_size": 60_000, "retry_backoff_ms": 2, "retry_b
 """Batches that a topic with max.message.bytes = 2000 rejects as a whole."""
 
 
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    with Wire(server.bootstrap) as connection:
-        yield connection
-
-
 def batches(wire: Wire, topic: Any) -> list[BatchHeader]:
     return [header for header, _ in iter_batches(wire.fetch(topic).records or b"")]
 

@@ -10,23 +10,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.fixtures import apache_kafka, module_server, name, own_server, proxy, server, start_server, vary_servers
+from support.fixtures import (
+    apache_kafka,
+    module_server,
+    name,
+    own_server,
+    proxy,
+    server,
+    start_server,
+    vary_servers,
+    wire,
+)
 from support.servers import Server
 from support.wire import Wire
 
-__all__ = ["apache_kafka", "module_server", "name", "own_server", "proxy", "server", "start_server"]
+__all__ = ["apache_kafka", "module_server", "name", "own_server", "proxy", "server", "start_server", "wire"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Create a variant of each test for each server."""
     vary_servers(metafunc, "oncelog")
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    """Connect to the shared server."""
-    with Wire(server.bootstrap) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ from typing import Literal
 import pytest
 
 from support.apache_kafka import ApacheKafka
+from support.command_line import Tool
 from support.kafka_nodes import ThreeKafkas
 from support.proxy import Proxy, redirect
 from support.servers import OncelogCluster, ReplicatedCluster, Server
+from support.wire import Wire
 
 SERVERS: dict[str, Callable[..., Server]] = {
     "oncelog": OncelogCluster,
@@ -157,6 +159,19 @@ def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 def module_proxy(module_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Run a proxy between every client of the test and the module's server."""
     yield from _proxy_to(module_server, monkeypatch)
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    """Connect to the shared server."""
+    with Wire(server.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def tool(server: Server) -> Tool:
+    """Return the command line, connected to the shared server."""
+    return Tool(server.bootstrap)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.fixtures import apache_kafka, server, vary_servers
+from support.fixtures import apache_kafka, server, tool, vary_servers, wire
 
-__all__ = ["apache_kafka", "server"]
+__all__ = ["apache_kafka", "server", "tool", "wire"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

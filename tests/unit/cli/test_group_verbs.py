@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,17 +13,6 @@ from support.command_line import Tool
 from support.groups import commit, offsets_of, simple_commit, stable
 from support.servers import Server
 from support.wire import Wire, batch
-
-
-@pytest.fixture
-def tool(server: Server) -> Tool:
-    return Tool(server.bootstrap)
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    with Wire(server.bootstrap) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -8,12 +8,6 @@ import pytest
 
 from support.command_line import Tool
 from support.processes import wait_until
-from support.servers import Server
-
-
-@pytest.fixture
-def tool(server: Server) -> Tool:
-    return Tool(server.bootstrap)
 
 
 @pytest.fixture

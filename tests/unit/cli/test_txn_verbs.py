@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,17 +21,6 @@ SETTINGS = {"transaction.partition.verification.enable": "false"}
 """Settings of the module's own server. Without the verification of KIP-890, a transaction can hang."""
 LONG_AGO = 1_600_000_000_000
 LONG_AGO_TEXT = "2020-09-13T12:26:40+00:00"
-
-
-@pytest.fixture
-def tool(server: Server) -> Tool:
-    return Tool(server.bootstrap)
-
-
-@pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    with Wire(server.bootstrap) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -32,11 +32,6 @@ from support.wire import until
 
 
 @pytest.fixture
-def tool(server: Server) -> Tool:
-    return Tool(server.bootstrap)
-
-
-@pytest.fixture
 def topic(tool: Tool) -> str:
     name = f"cli-{uuid.uuid4().hex[:8]}"
     tool("topic", "create", name, "-p", "2")
