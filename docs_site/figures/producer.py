@@ -1,4 +1,4 @@
-"""The producer's figures: a lost answer, the way of records through the client, and the leader's checks."""
+"""The producer's figures: a lost answer, and the way of records through the client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from docs_site.figures.sequence import Arrow, Note, Row, drawing
-from docs_site.figures.watch import Line, Sent, brokers_at_debug, clients_lines, requests_through
+from docs_site.figures.watch import ASSIGNED, Line, Sent, brokers_at_debug, clients_lines, requests_through
 from oncelog import Producer
 from oncelog.faults.proxy import FaultProxy
 from oncelog.protocol.apis import ApiKey
@@ -82,7 +82,6 @@ def _lost_answer_rows(
 
 # -- the client -------------------------------------------------------------------------------------------------------
 
-ASSIGNED = re.compile(r"producer id (\d+), epoch (\d+): assigned")
 DRAINED = re.compile(rf"{TOPIC}-0, sequences (\d+) to \d+ of .*: drained")
 QUEUED_AGAIN = re.compile(rf"{TOPIC}-0, sequences (\d+) to \d+ of .*: queued again, .*: ([A-Z_]+),")
 

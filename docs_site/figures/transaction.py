@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from docs_site.figures.sequence import Arrow, Note, Row, drawing
-from docs_site.figures.watch import Line, Sent, brokers_at_debug, clients_lines, lines_of, requests_through
+from docs_site.figures.watch import ASSIGNED, Line, Sent, brokers_at_debug, clients_lines, lines_of, requests_through
 from oncelog import Admin, Consumer, Producer
 from oncelog.faults.proxy import FaultProxy
 from oncelog.protocol.apis import ApiKey
@@ -28,7 +28,6 @@ STEPS = {
 """The producer's requests. Step 3, the begin, sends nothing. Brokers send those of steps 4.1, 4.3 and 5.2."""
 CHANGED = re.compile(rf"transactional id '{ID}': (\w+), was (\w+); producer id \d+, epoch (\d+); partitions: (.*)")
 MARKER = re.compile(r"(\S+): wrote the (\w+) marker of .* at offset (\d+)")
-ASSIGNED = re.compile(r"producer id (\d+), epoch (\d+): assigned")
 
 
 def transaction() -> str:

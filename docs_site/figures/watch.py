@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple
 
+from oncelog.broker.config.loggers import LEVEL_VARIABLE
 from oncelog.faults.proxy import FaultProxy
 from oncelog.faults.requests import Request
 
+ASSIGNED = re.compile(r"producer id (\d+), epoch (\d+): assigned")
+"""In a line of the client."""
 _BROKERS_LINE = re.compile(r"^(\S+ \S+) \[Broker id=(\d+)\] DEBUG (\S+): (.*)$", re.MULTILINE)
 
 
@@ -67,15 +70,15 @@ def clients_lines() -> Iterator[list[Line]]:
 @contextmanager
 def brokers_at_debug() -> Iterator[None]:
     """Let brokers that are started within the block log at DEBUG."""
-    before = os.environ.get("ONCELOG_LOG_LEVEL")
-    os.environ["ONCELOG_LOG_LEVEL"] = "DEBUG"
+    before = os.environ.get(LEVEL_VARIABLE)
+    os.environ[LEVEL_VARIABLE] = "DEBUG"
     try:
         yield
     finally:
         if before is None:
-            del os.environ["ONCELOG_LOG_LEVEL"]
+            del os.environ[LEVEL_VARIABLE]
         else:
-            os.environ["ONCELOG_LOG_LEVEL"] = before
+            os.environ[LEVEL_VARIABLE] = before
 
 
 def requests_through(faults: FaultProxy) -> list[Sent]:
