@@ -72,9 +72,11 @@ async def handle(
                 ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
+                _check_supported(asked.timestamp, ctx.api_version)
                 may_follow = request.replica_id == _DEBUGGING and asked.timestamp in _WITHOUT_READING
                 require = partitions.require_any if may_follow else partitions.require
-                found = await _find(require, workers, topic.name, asked, ctx.api_version, isolation)
+                replica = require(topic.name, asked.partition_index)
+                found = await _find(replica, workers, asked, ctx.api_version, isolation)
             except ProtocolError as error:
                 code = error.code
             timestamp, offset, epoch = found
@@ -91,24 +93,22 @@ async def handle(
     return ListOffsetsResponse(topics=topics)
 
 
-async def _find(
-    require: Callable[[str, int], Replica],
-    workers: Workers,
-    topic: str,
-    asked: ListOffsetsPartition,
-    version: int,
-    isolation: int | None,
-) -> Found:
-    """Find the offset in one partition. `require` returns its replica, or raises why there is none.
-
-    `isolation` is the isolation level of a consumer, or None for followers and tools, which read all records.
-    """
-    timestamp = asked.timestamp
+def _check_supported(timestamp: int, version: int) -> None:
+    """Raise UNSUPPORTED_VERSION if this version of the request does not define a special timestamp."""
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION, f"ListOffsets v{version} does not support timestamp {timestamp}"
         )
-    replica = require(topic, asked.partition_index)
+
+
+async def _find(
+    replica: Replica, workers: Workers, asked: ListOffsetsPartition, version: int, isolation: int | None
+) -> Found:
+    """Find the offset in one partition.
+
+    `isolation` is the isolation level of a consumer, or None for followers and tools, which read all records.
+    """
+    timestamp = asked.timestamp
     replica.check_leader_epoch(asked.current_leader_epoch)
     log = replica.log
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
