@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from oncelog.cli.common import connected, moment
-from oncelog.cli.internal_records import document, print_records
+from oncelog.cli.common import connected
+from oncelog.cli.internal_records import document, place, place_text, print_records
 from oncelog.cli.partition_tailer import READ_COMMITTED, READ_UNCOMMITTED
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
@@ -91,14 +91,10 @@ def shown(partition: int | None, item: Record, form: str, *, group: str | None, 
     if not isinstance(found, asked) or (group is not None and found.group != group):
         return None
     if form == "json":
-        at = {} if partition is None else {"partition": partition, "offset": item.offset, "timestamp": item.timestamp}
+        at = {} if partition is None else place(partition, item)
         return json.dumps({**at, **document(record)}, ensure_ascii=False)
     assert isinstance(found, OffsetCommitKey)
     assert record.value is None or isinstance(record.value, OffsetCommitValue)
     text = "NULL" if record.value is None else TEXT_FORMS[form](record.value)
-    where = (
-        ""
-        if partition is None
-        else f"{CONSUMER_OFFSETS}-{partition} offset {item.offset} at {moment(item.timestamp)}: "
-    )
+    where = "" if partition is None else f"{place_text(CONSUMER_OFFSETS, partition, item)}: "
     return f"{where}[{found.group},{found.topic},{found.partition}]::{text}"

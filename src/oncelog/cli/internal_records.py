@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 
 from oncelog import errors
-from oncelog.cli.common import note, open_cluster
+from oncelog.cli.common import moment, note, open_cluster
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record
 from oncelog.coordinator.transactions.metadata import TransactionState
@@ -82,6 +82,16 @@ def print_records(
         return
     if name is not None and not lines:
         raise click.ClickException(missing)
+
+
+def place(partition: int, record: Record) -> dict[str, int]:
+    """Return where a record is, and its time, for JSON."""
+    return {"partition": partition, "offset": record.offset, "timestamp": record.timestamp}
+
+
+def place_text(topic: str, partition: int, record: Record) -> str:
+    """Return the same as a text."""
+    return f"{topic}-{partition} offset {record.offset} at {moment(record.timestamp)}"
 
 
 async def _read(

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from oncelog.cli.common import connected, formatted, moment
-from oncelog.cli.internal_records import described, print_records, state_name
+from oncelog.cli.common import connected, formatted
+from oncelog.cli.internal_records import described, place, place_text, print_records, state_name
 from oncelog.cli.lazy import examples
 from oncelog.cli.partition_tailer import READ_UNCOMMITTED
 from oncelog.coordinator.transactions.records import decode_record
@@ -51,9 +51,8 @@ def shown(partition: int, item: Record, form: str, transactional_id: str | None)
     if transactional_id not in (None, found):
         return None
     if form == "json":
-        at = {"partition": partition, "offset": item.offset, "timestamp": item.timestamp}
-        return json.dumps({**at, **described(record)}, ensure_ascii=False)
-    where = f"{TRANSACTION_STATE}-{partition} offset {item.offset} at {moment(item.timestamp)}"
+        return json.dumps({**place(partition, item), **described(record)}, ensure_ascii=False)
+    where = place_text(TRANSACTION_STATE, partition, item)
     if record.value is None:
         return f"{where}: {found} is forgotten"
     value = record.value
