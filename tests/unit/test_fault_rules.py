@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from oncelog.faults import proxy
-from oncelog.faults.link import Held
+from oncelog.faults.held import MOST_HELD, Held, HeldRequests
 from oncelog.faults.proxy import FaultProxy
 from oncelog.faults.requests import Request
 from oncelog.faults.rules import FILTERS, Action, Fault, Rule, RuleError, parse_fault
@@ -119,7 +119,8 @@ def test_seen_and_held_requests_are_bounded() -> None:
         request, _ = faults.decide(route, small)
     assert len(faults.seen) == proxy.MOST_SEEN
     held: Any = Held(None, request, None)  # type: ignore[arg-type]
-    assert [faults.hold(held) for _ in range(proxy.MOST_HELD + 1)] == [True] * proxy.MOST_HELD + [False]
+    requests = HeldRequests()
+    assert [requests.keep(held) for _ in range(MOST_HELD + 1)] == [True] * MOST_HELD + [False]
 
 
 def test_only_matching_requests_count() -> None:

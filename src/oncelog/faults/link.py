@@ -9,65 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from oncelog.faults.held import Held
 from oncelog.faults.requests import Request
 from oncelog.faults.rules import Action, Fault
+from oncelog.faults.streams import MAX_REQUEST, MAX_RESPONSE, CutError, Stream
 
-MAX_REQUEST = 100 << 20
-"""The largest request in bytes, as in Kafka (`socket.request.max.bytes`)."""
-MAX_RESPONSE = 1 << 30
-"""The largest response in bytes."""
 MOST_UNANSWERED = 1_000
 """Requests of a connection that may wait for their responses. Then the proxy reads no more of them."""
-DELIVER_S = 60.0
-"""How long a held request waits for its response."""
-TLS_HANDSHAKE = b"\x16\x03"
-
-
-class CutError(Exception):
-    """The connection closes now. The message is the reason if a person should see it."""
-
-
-class Stream(NamedTuple):
-    """One side of a link."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def read_frame(self, largest: int) -> bytes | None:
-        """Return the next frame without its length, or None at the end. Raises CutError if it is too large."""
-        try:
-            prefix = await self.reader.readexactly(4)
-            size = int.from_bytes(prefix, "big", signed=True)
-            if not 0 <= size <= largest:
-                tls = prefix.startswith(TLS_HANDSHAKE)
-                raise CutError(
-                    "the client begins with TLS, which the proxy cannot read: use security.protocol=PLAINTEXT or "
-                    "SASL_PLAINTEXT"
-                    if tls
-                    else f"a frame has {size} bytes, but at most {largest} are read"
-                )
-            return await self.reader.readexactly(size)
-        except (asyncio.IncompleteReadError, OSError):
-            return None
-
-    async def write_frame(self, frame: bytes) -> None:
-        """Write a frame with its length. Wait while the other side does not read. Raises CutError."""
-        try:
-            self.writer.write(len(frame).to_bytes(4, "big"))
-            self.writer.write(frame)
-            await self.writer.drain()
-        except OSError as error:
-            raise CutError from error
-
-    def close(self) -> None:
-        """Close the socket when everything is written."""
-        self.writer.close()
-
-    def abort(self) -> None:
-        """Close the socket at once."""
-        self.writer.transport.abort()
 
 
 class Proxying(Protocol):
@@ -81,31 +31,6 @@ class Proxying(Protocol):
 
     def hold(self, held: Held) -> bool:
         """Keep a request that arrives later. Return False if too many are held: it is lost."""
-
-
-class Held(NamedTuple):
-    """A request that arrives later, over the connection that it was meant for."""
-
-    upstream: Stream
-    request: Request
-    seconds: float | None
-
-    async def deliver(self) -> bool:
-        """Send the request, and wait for its response. Return False if the broker has closed the connection."""
-        try:
-            async with asyncio.timeout(DELIVER_S):
-                await self.upstream.write_frame(self.request.frame)
-                while self.request.answered:
-                    answer = await self.upstream.read_frame(MAX_RESPONSE)
-                    if answer is None:
-                        return False
-                    if answer[:4] == self.request.correlation_id.to_bytes(4, "big", signed=True):
-                        break
-        except (CutError, TimeoutError):
-            return False
-        finally:
-            self.upstream.close()
-        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from oncelog.faults.addresses import REWRITTEN, Response, brokers, limit_versions, node_id, topic_names
-from oncelog.faults.link import CutError, Held, Link, Stream
+from oncelog.faults.held import Held, HeldRequests
+from oncelog.faults.link import Link
 from oncelog.faults.requests import UNREADABLE, Request
 from oncelog.faults.rules import PASSED, Action, Fault, Rule, parse_fault
+from oncelog.faults.streams import CutError, Stream
 from oncelog.protocol.addresses import MOST_PORT, bracketed, parse_address
 
 CONNECT_S = 10.0
@@ -24,8 +26,6 @@ MOST_CONNECTIONS = 2_000
 """Connections of clients at a time. Further ones are closed at once."""
 MOST_SEEN, MOST_SEEN_BYTES = 10_000, 64 << 20
 """Requests that `FaultProxy.seen` remembers, and the bytes in them."""
-MOST_HELD = 100
-"""Requests that are held at a time, each with its connection to a broker. Further ones are lost."""
 MOST_TOPICS = 100_000
 """Topics whose ids the proxy remembers."""
 
@@ -49,12 +49,10 @@ class _Behind(NamedTuple):
 
     proxy: FaultProxy
     route: _Route
+    hold: Callable[[Held], bool]
 
     def decide(self, frame: bytes) -> tuple[Request, Fault]:
         return self.proxy.decide(self.route, frame)
-
-    def hold(self, held: Held) -> bool:
-        return self.proxy.hold(held)
 
     async def rewrite(self, request: Request, frame: bytes, host: str) -> bytes:
         return await self.proxy.rewrite(request, frame, host)
@@ -88,11 +86,9 @@ class FaultProxy:
         self._routes: list[_Route] = []
         self._servers: list[asyncio.Server] = []
         self._clients: dict[Stream, asyncio.Task[None]] = {}
-        self._deliveries: set[asyncio.Task[bool]] = set()
-        """References to tasks, because the event loop keeps none."""
-        self._held: list[Held] = []
+        self._held = HeldRequests()
         self._lock = threading.RLock()
-        """Guards the rules, and what is seen and held."""
+        """Guards the rules, and what is seen."""
         self._listening = asyncio.Lock()
         """Held while a listener starts, so that a broker gets one."""
         self._loop: asyncio.AbstractEventLoop
@@ -162,7 +158,7 @@ class FaultProxy:
 
     def release(self) -> int:
         """Let the held requests arrive, one after the other. Return how many the brokers have answered."""
-        return self._call(self._release())
+        return self._call(self._held.release())
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -193,17 +189,6 @@ class FaultProxy:
         except Exception as error:  # a test wants to read it
             raise CutError(f"the function `rule` has failed for {request}: {error!r}") from error
         return next((fault for fault in (chosen, *faults) if fault is not None), PASSED)
-
-    def hold(self, held: Held) -> bool:
-        """Keep a request that arrives later. Return False if too many are held: it is lost."""
-        with self._lock:
-            if len(self._held) >= MOST_HELD:
-                logger.warning("%d requests are held, so this one is lost: %s", MOST_HELD, held.request)
-                return False
-            self._held.append(held)
-        if held.seconds is not None:
-            self._loop.call_later(held.seconds, self._deliver_soon, held)
-        return True
 
     async def rewrite(self, request: Request, frame: bytes, host: str) -> bytes:
         """Return a response with the proxy's addresses. One that cannot be read stays as it is."""
@@ -268,30 +253,13 @@ class FaultProxy:
                 upstream = Stream(*await asyncio.open_connection(route.host, route.port))
         except (OSError, TimeoutError):
             return  # the connection closes, so the client sees what it would see without the proxy: no broker
-        reason = await Link(_Behind(self, route), client, upstream).run()
+        reason = await Link(_Behind(self, route, self._held.keep), client, upstream).run()
         if reason:
             logger.warning("closed a connection: %s", reason)
 
     def _ended(self, client: Stream) -> None:
         del self._clients[client]
         client.close()
-
-    async def _release(self) -> int:
-        with self._lock:
-            held = [each for each in self._held if each.seconds is None]
-        return sum([await self._deliver(each) for each in held])
-
-    async def _deliver(self, held: Held) -> bool:
-        with self._lock:
-            if held not in self._held:
-                return False
-            self._held.remove(held)
-        return await held.deliver()
-
-    def _deliver_soon(self, held: Held) -> None:
-        task = self._loop.create_task(self._deliver(held))
-        self._deliveries.add(task)
-        task.add_done_callback(self._deliveries.discard)
 
     async def _stop(self) -> None:
         for server in self._servers:
@@ -302,8 +270,7 @@ class FaultProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for held in self._held:
-            held.upstream.abort()
+        self._held.close()
         await asyncio.sleep(0)  # the sockets close
 
 
