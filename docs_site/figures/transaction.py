@@ -9,6 +9,7 @@ from docs_site.figures.sequence import Arrow, Note, Row, drawing
 from docs_site.figures.watch import ASSIGNED, Line, Sent, brokers_at_debug, clients_lines, lines_of, requests_through
 from oncelog import Admin, Consumer, Producer
 from oncelog.faults.proxy import FaultProxy
+from oncelog.faults.requests import api_name
 from oncelog.protocol.apis import ApiKey
 from oncelog.stories.cluster import Cluster
 from oncelog.stories.stage import SMALL
@@ -85,7 +86,7 @@ def _rows(sent: list[Sent], clients: list[Line], brokers: list[Line]) -> tuple[l
 def _requests(sent: list[Sent], lanes: dict[int, str]) -> Iterator[Row]:
     for at, request in sent:
         if request.api in STEPS:
-            text = str(request).partition(" ")[0] + (" (group)" if request.groups() else "")
+            text = api_name(request.api) + (" (group)" if request.groups() else "")
             # The first request goes to the proxy's first broker, before the client knows its id.
             yield Arrow(at, PRODUCER, lanes[request.broker or 1], text, step=STEPS[request.api])
 

@@ -136,9 +136,8 @@ def describe(
 
     START is the first offset and LEO the log end offset. Consumers with read_committed read up to LSO (the last stable
     offset), other consumers up to HW (the high watermark). LSO, HW and LEO are exclusive: a consumer reads the records
-    before them. ELR, if there are any, are the replicas that have left the
-    in-sync ones, but have all committed records (KIP-966). A further line names each open transaction that holds back
-    a partition's LSO.
+    before them. ELR, if there are any, are the replicas that have left the in-sync ones, but have all committed records
+    (KIP-966). A further line names each open transaction that holds back a partition's LSO.
 
     With --unavailable, --under-min-isr or --under-replicated, list the partitions to which one of them applies, without
     offsets. The list includes internal topics. kafka-topics.sh has the same options.

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from oncelog import Admin, errors
 from oncelog.testing.broker import Broker
@@ -37,9 +36,7 @@ class Cluster:
         self._brokers.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for broker in tuple(self._paused):
             self.resume(broker)
         self._brokers.stop()
