@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
@@ -323,3 +325,50 @@ def test_command_releases_what_it_holds_on_a_signal(server: Server, name: str, t
         assert process.stop() == 0
     assert process.stderr_path.read_text().splitlines()[-1] == "released held requests; answered: 1"
     assert read(server.bootstrap, name) == [b"a", b"a"]
+
+
+def test_command_ends_at_once_while_a_hanging_broker_gets_what_was_held(tmp_path: Path) -> None:
+    heartbeat = struct.pack(">hhihhih", ApiKey.HEARTBEAT, 0, 1, -1, 0, 1, 0)
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        address = f"127.0.0.1:{broker.getsockname()[1]}"
+        process = ManagedProcess([ONCELOG, "faults", "-b", address, "--rule", "hold Heartbeat"], tmp_path, "faults")
+        try:
+            process.wait_for(lambda: list(process.lines()), "it prints its address")
+            (line,) = process.lines()
+            with connect(line.removeprefix("BROKERS=")) as client:
+                client.sendall(struct.pack(">i", len(heartbeat)) + heartbeat)
+                assert client.recv(1) == b""
+            os.kill(process.pid, signal.SIGUSR1)
+            with broker.accept()[0] as upstream:
+                upstream.settimeout(30)
+                assert upstream.recv(1 << 10).endswith(heartbeat)
+                os.kill(process.pid, signal.SIGTERM)
+                assert process.popen.wait(10) == 0
+        finally:
+            process.stop()
+    assert "Traceback" not in process.output()
+
+
+@contextmanager
+def broken_pipe() -> Iterator[int]:
+    """Yield the end of a pipe whose other end is closed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def test_command_continues_if_nobody_reads_its_remarks(server: Server, name: str, wire: Wire) -> None:
+    wire.create_topic(name)
+    command = [ONCELOG, "faults", "-b", server.bootstrap, "--rule", "error Produce:1 code=NOT_LEADER_OR_FOLLOWER"]
+    with broken_pipe() as stderr, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as faults:
+        try:
+            assert faults.stdout is not None
+            address = faults.stdout.readline().strip().removeprefix("BROKERS=")
+            faults.send_signal(signal.SIGUSR1)
+            produce = [ONCELOG, "topic", "produce", name, "-b", address]
+            assert subprocess.run(produce, input=b"a\n", stderr=stderr, timeout=60, check=False).returncode == 0
+        finally:
+            faults.terminate()
+        assert faults.wait(30) == 0
+    assert read(server.bootstrap, name) == [b"a"]

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import click
 
 from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS
 from oncelog.cli.lazy import examples
 
+if TYPE_CHECKING:
+    from oncelog.faults.proxy import FaultProxy
+
 RELEASE = signal.SIGUSR1
+STOP = 0
+LAST_RELEASE_S = 1.0
+"""How long the end of the command waits for a release that came just before it."""
 HELP = """Make faults between Kafka clients and brokers.
 
 The command listens, and forwards to the brokers at -b and to all others that they name, of oncelog or of Apache Kafka.
@@ -75,10 +85,24 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
     except ValueError as error:  # a RuleError, or not an address
         raise click.UsageError(str(error)) from None
     _print_faults()
+    releases: SimpleQueue[int] = SimpleQueue()
+    releasing = threading.Thread(target=_release, args=(proxy, releases), daemon=True)
     with proxy:
+        releasing.start()
         click.echo(f"BROKERS={proxy.bootstrap_servers}")
-        while received.get() == RELEASE:
-            click.echo(f"released held requests; answered: {proxy.release()}", err=True)
+        while (signalled := received.get()) == RELEASE:
+            releases.put(signalled)
+        releases.put(STOP)
+        releasing.join(LAST_RELEASE_S)
+
+
+def _release(proxy: FaultProxy, releases: SimpleQueue[int]) -> None:
+    """Release what is held after each signal. A thread of its own waits, so a hanging broker cannot delay the end."""
+    with suppress(CancelledError, RuntimeError):  # the proxy has closed
+        while releases.get() != STOP:
+            answered = proxy.release()
+            with suppress(OSError):  # nobody reads stderr any more
+                click.echo(f"released held requests; answered: {answered}", err=True)
 
 
 def _lines(path: Path | None) -> list[str]:

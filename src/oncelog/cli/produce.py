@@ -136,7 +136,8 @@ class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self.left and "after attempt 1:" in record.getMessage():
             self.left -= 1
-            note(record.getMessage() if self.left else "further batches are sent again, too")
+            with suppress(OSError):  # nobody reads stderr any more. An error here would stop the producer's sends
+                note(record.getMessage() if self.left else "further batches are sent again, too")
 
 
 @contextmanager
