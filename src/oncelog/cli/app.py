@@ -85,7 +85,8 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line, then end the process with its exit status. Default: the arguments of the process."""
     try:
         status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None if the process has started with a closed stdout
+            sys.stdout.flush()
     except click.UsageError as error:
         _with_hint(error).show()
         _end(2)
@@ -144,7 +145,8 @@ def _fail(error: Exception, sentence: str) -> NoReturn:
 
 def _end(status: int) -> NoReturn:
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)

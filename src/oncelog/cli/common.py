@@ -195,8 +195,24 @@ def confirm(what: str, *, yes: bool, advice: str = "") -> None:
 
 
 def moment(ms: int) -> str:
-    """Return a time in ms since the epoch as ISO 8601 text, as in all output for people. JSON has the number."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    """Return a time in ms since the epoch as ISO 8601 text, as in all output for people. JSON has the number.
+
+    A record may have any number as its time. If it is in no year of the calendar, return the number.
+    """
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def printable(text: str) -> str:
+    """Return a line for a terminal. A name may have control characters: replace them by their escapes in JSON.
+
+    So a name cannot forge a line or change the terminal, and a line of JSON stays valid.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def note(text: str) -> None:
@@ -238,7 +254,7 @@ def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:
     Without rows, print only the headings.
     """
     if form == "json":
-        click.echo(json.dumps(data, ensure_ascii=False))
+        click.echo(printable(json.dumps(data, ensure_ascii=False)))
         return
     names = list(columns or (data[0] if data else ()))
     cells = [[_cell(row[name]) for name in names] for row in data]
@@ -255,4 +271,4 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ",".join(map(_cell, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ",".join(map(_cell, value)) if isinstance(value, (list, tuple)) else printable(str(value))

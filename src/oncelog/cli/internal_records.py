@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 
 from oncelog import errors
-from oncelog.cli.common import moment, note, open_cluster
+from oncelog.cli.common import moment, note, open_cluster, printable
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record
 from oncelog.coordinator.transactions.metadata import TransactionState
@@ -73,7 +73,7 @@ def print_records(
                 continue
             if line is not None:
                 lines += 1
-                click.echo(line)
+                click.echo(printable(line))
         return lines
 
     try:
@@ -106,7 +106,10 @@ async def _read(
         except errors.UnknownTopicError:
             if not follow:
                 return  # no coordinator has written anything yet
-            raise
+            # The advice of the error is to create the topic: it would not have the settings of the brokers.
+            raise click.ClickException(
+                f"{topic} does not exist yet. The brokers create it when a client first looks for a coordinator"
+            ) from None
         count = len(known.partitions)
         numbers = range(count) if name is None else [partition_for(name, count)]
         tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=False)

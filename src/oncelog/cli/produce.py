@@ -91,6 +91,10 @@ def produce(
     from oncelog import Producer
     from oncelog.cli.client_settings import client_settings
 
+    if sys.stdin is None:
+        raise click.UsageError("stdin is closed; the lines to send come from it")
+    if key_delimiter == "":
+        raise click.UsageError("--key-delimiter is empty; name the text between key and value")
     pairs = [_header(text) for text in headers]
     options: dict[str, Any] = {
         **{name.replace(".", "_"): value for name, value in client_settings().items()},

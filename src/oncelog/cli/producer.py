@@ -7,7 +7,7 @@ import os
 
 import click
 
-from oncelog.cli.common import formatted, show
+from oncelog.cli.common import formatted, printable, show
 from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.cli.up import DEFAULT_DATA
 
@@ -44,18 +44,22 @@ def blocks(data: str | None, form: str) -> None:
     from oncelog.coordinator.producer_ids import BLOCK_PATH, parse_block
 
     metadata = os.path.join(os.path.abspath(data or DEFAULT_DATA), METADATA_FILE)
-    if not os.path.exists(metadata):
+    if not os.path.isfile(metadata):
         raise click.ClickException(f"{metadata} does not exist; name the data directory with --data")
     try:
         node = read_node(metadata, BLOCK_PATH)
-        block = parse_block(node.data) if node is not None and node.data else None
-    except (UnavailableError, ValueError) as error:
+    except UnavailableError as error:
         raise click.ClickException(str(error)) from error
-    if node is None or block is None:
+    try:
+        text = "" if node is None else node.data.decode()
+        block = parse_block(text.encode()) if text else None
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise click.ClickException(f"{metadata}: the node {BLOCK_PATH} is damaged: {error}") from error
+    if block is None:
         raise click.ClickException(f"{metadata} has no block of producer ids: no broker has reserved one yet")
     row = {"owner": block.broker, "first_id": block.start, "last_id": block.end, "next_block": block.end + 1}
     if form == "json":
-        show({**row, "node": BLOCK_PATH, "data": json.loads(node.data)}, form)
+        show({**row, "node": BLOCK_PATH, "data": json.loads(text)}, form)
         return
     show([row], form, COLUMNS)
-    click.echo(f"\n{BLOCK_PATH}: {node.data.decode()}")
+    click.echo(f"\n{BLOCK_PATH}: {printable(text)}")

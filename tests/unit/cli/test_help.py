@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 import pytest
 
 from oncelog.cli.app import oncelog as app
+from support.command_line import ONCELOG
 
 
 def verbs(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
@@ -57,3 +59,9 @@ def test_every_example_can_be_parsed(example: str, tmp_path: Path, monkeypatch: 
 def test_settings_of_a_topic_have_one_spelling() -> None:
     for verb in ("topic create", "topic alter", "cluster alter"):
         assert {"-c", "--config"} <= {word for item in VERBS[verb].params for word in item.opts}, verb
+
+
+def test_closed_stdout_is_no_error() -> None:
+    command = ["sh", "-c", 'exec "$0" story >&-', str(ONCELOG)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

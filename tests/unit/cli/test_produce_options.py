@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 
 import pytest
 
-from support.command_line import Tool
+from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 
 
@@ -47,3 +48,13 @@ def test_produce_rejects_options_that_contradict(tool: Tool, topic: str, options
 def test_produce_with_other_guarantees(tool: Tool, topic: str, options: tuple[str, ...]) -> None:
     tool("topic", "produce", topic, *options, stdin="x\n")
     wait_until(lambda: sum(ends(tool, topic)) == 1, "the record arrives")
+
+
+def test_produce_without_stdin_is_rejected(tool: Tool, topic: str) -> None:
+    command = ["sh", "-c", 'exec "$0" topic produce "$1" <&-', str(ONCELOG), topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=tool.env, check=False)
+    assert (done.returncode, "stdin is closed" in done.stderr) == (2, True), done
+
+
+def test_produce_with_an_empty_key_delimiter_is_rejected(tool: Tool, topic: str) -> None:
+    assert "--key-delimiter is empty" in tool.fails(2, "topic", "produce", topic, "-K", "", stdin="a\n")

@@ -8,6 +8,8 @@ import os
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from support.command_line import run
 from support.servers import OncelogCluster
 from support.wire import Wire
@@ -74,3 +76,32 @@ def test_file_of_a_newer_version(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version = 99")
     status, _, stderr = run("producer", "blocks", "--data", tmp_path)
     assert (status, "was written by a newer oncelog (format 99; this one reads up to 1)" in stderr) == (1, True), stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xff", "'utf-8' codec can't decode"),
+        (b"{", "Expecting property name"),
+        (b'{"version":1,"broker":1e400,"block_start":"0","block_end":"9"}', "cannot convert float infinity"),
+        (NODE.encode("utf-16"), "'utf-8' codec can't decode"),
+        ("text", "no attribute 'decode'"),
+        (7, "no attribute 'decode'"),
+    ],
+)
+def test_damaged_node_is_named_with_its_file(tmp_path: Path, data: object, why: str) -> None:
+    metadata = tmp_path / "metadata.sqlite"
+    with contextlib.closing(sqlite3.connect(metadata)) as connection, connection:
+        connection.execute("CREATE TABLE node (path TEXT PRIMARY KEY, data BLOB, version INTEGER, session INTEGER)")
+        connection.execute("INSERT INTO node VALUES ('/latest_producer_id_block', ?, 0, NULL)", (data,))
+    status, stdout, stderr = run("producer", "blocks", "--data", tmp_path)
+    assert (status, stdout) == (1, "")
+    assert stderr.startswith(f"oncelog: {metadata}: the node /latest_producer_id_block is damaged: ")
+    assert why in stderr
+
+
+def test_pipe_instead_of_the_file(tmp_path: Path) -> None:
+    """Opening a pipe would wait for ever."""
+    os.mkfifo(tmp_path / "metadata.sqlite")
+    status, _, stderr = run("producer", "blocks", "--data", tmp_path)
+    assert (status, "does not exist; name the data directory" in stderr) == (1, True)

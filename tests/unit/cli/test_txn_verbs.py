@@ -154,6 +154,17 @@ def test_producers_with_their_batches(tool: Tool, wire: Wire, server: Server, na
     assert shown[2].split() == ["DUPLICATE", "BATCHES", "SEQUENCE", "GAPS", "STALE", "SEQUENCES", "1", "1", "0"]
 
 
+def test_producers_are_shown_if_a_record_has_a_time_in_no_year(
+    tool: Tool, wire: Wire, server: Server, name: str
+) -> None:
+    topic, when = f"{name}-times", 2**62
+    wire.create_topic(topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    wire.produce(topic, batch([b"a"], wire.session(), 0, timestamp=when))
+    assert f"{when} ms" in tool("txn", "producers", topic, "-p", "0")
+    if server.name == "oncelog":
+        assert tool("txn", "producers", topic, "-p", "0", "--batches").count(f"{when} ms") == 2
+
+
 def test_old_transaction_that_its_coordinator_knows_is_not_hanging(tool: Tool, wire: Wire, name: str) -> None:
     who = write_old(wire, name, 12)
     assert tool.json("txn", "find-hanging", "--topic", name) == []

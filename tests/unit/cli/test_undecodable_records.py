@@ -1,7 +1,8 @@
-"""`oncelog group log` and `txn log` name a record that they cannot decode, and continue."""
+"""`oncelog group log` and `txn log`: records that they cannot decode, names with control characters, no topic yet."""
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -41,3 +42,32 @@ def test_record_that_cannot_be_decoded_is_named(command: tuple[str, ...]) -> Non
     )
     assert len(done.stderr.splitlines()) == 1
     assert len(done.stdout.splitlines()) >= (1 if command[0] == "group" else 8)
+
+
+HOSTILE = "a\x1b[2J\nforged\x9b\u202e"
+ESCAPED = r"a\u001b[2J\nforged\u009b\u202e"
+
+
+def test_name_cannot_forge_lines_or_change_the_terminal() -> None:
+    with Broker(topics=["orders"]) as broker:
+        with Producer(broker.bootstrap_servers, transactional_id=HOSTILE) as producer, producer.transaction():
+            producer.send("orders", b"x")
+        with Consumer(broker.bootstrap_servers, group_id=HOSTILE) as consumer:
+            consumer.assign([("orders", 0)])
+            consumer.commit({("orders", 0): 1})
+        tool = Tool(broker.bootstrap_servers)
+        for command in ("group log", "group log --format offset-metadata", "group list", "txn log", "txn list --all"):
+            lines = tool(*command.split()).split("\n")
+            assert all(map(str.isprintable, lines)), command
+            assert any(ESCAPED in line for line in lines), command
+        (row,) = tool.json("group", "list")
+        assert row["group"] == HOSTILE
+        assert json.loads(tool("group", "log"))["key"]["data"]["group"] == HOSTILE
+
+
+@pytest.mark.parametrize("command", ["group", "txn"])
+def test_follow_does_not_advise_to_create_the_topic(command: str) -> None:
+    with Broker() as broker:
+        said = Tool(broker.bootstrap_servers).fails(1, command, "log", "--follow")
+    assert "does not exist yet" in said
+    assert "Create the topic" not in said
