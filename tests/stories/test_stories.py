@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
 from oncelog.stories.catalog import STORIES, show
-from support.command_line import run
+from support.command_line import ONCELOG, run
+from support.processes import wait_until
 
 
 @pytest.mark.parametrize("number", STORIES)
@@ -43,3 +49,31 @@ def test_unknown_story_is_rejected(number: str) -> None:
     status, _, stderr = run("story", number)
     assert status == 2
     assert "is not the number of a story" in " ".join(stderr.split())
+
+
+def dies(*arguments: str, folder: Path, after: float, number: signal.Signals) -> None:
+    """Send a signal to a command, and wait until it has left no data."""
+    env = {**os.environ, "TMPDIR": str(folder)}
+    command = subprocess.Popen([ONCELOG, *arguments], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: list(folder.iterdir()), "it has a folder")
+        time.sleep(after)
+        command.send_signal(number)
+        command.wait(60)
+        wait_until(
+            lambda: not list(folder.iterdir()), f"{number.name} after {after} s: its folder is deleted", timeout=20
+        )
+    finally:
+        command.kill()
+        command.wait()
+
+
+@pytest.mark.parametrize(
+    ("number", "after"), [(signal.SIGINT, 0), (signal.SIGINT, 0.5), (signal.SIGTERM, 2), (signal.SIGKILL, 2)]
+)
+def test_story_that_is_ended_leaves_no_data(tmp_path: Path, number: signal.Signals, after: float) -> None:
+    dies("story", "6", folder=tmp_path, after=after, number=number)
+
+
+def test_broker_that_is_ended_as_it_starts_leaves_no_data(tmp_path: Path) -> None:
+    dies("up", "--ephemeral", "--port", "0", folder=tmp_path, after=0, number=signal.SIGTERM)

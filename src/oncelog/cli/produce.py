@@ -91,10 +91,7 @@ def produce(
     from oncelog import Producer
     from oncelog.cli.client_settings import client_settings
 
-    if sys.stdin is None:
-        raise click.UsageError("stdin is closed; the lines to send come from it")
-    if key_delimiter == "":
-        raise click.UsageError("--key-delimiter is empty; name the text between key and value")
+    source = _source(key_delimiter)
     pairs = [_header(text) for text in headers]
     options: dict[str, Any] = {
         **{name.replace(".", "_"): value for name, value in client_settings().items()},
@@ -108,7 +105,6 @@ def produce(
     chosen = {"partitioner": partitioner, "acks": acks, "enable_idempotence": idempotence, "retries": retries}
     options.update((name, value) for name, value in chosen.items() if value is not None)
     delimiter = None if key_delimiter is None else key_delimiter.encode()
-    source = sys.stdin.buffer
     if delimiter is not None and source.seekable():
         begin = source.tell()
         for number, line in enumerate(source, 1):
@@ -130,6 +126,15 @@ def produce(
         note(f"topic {topic!r} did not exist; the broker has created it")
     if form == "json":
         show({"topic": topic, "records": sent, "sent_again": again}, form)
+
+
+def _source(key_delimiter: str | None) -> BinaryIO:
+    """Return stdin. Raises UsageError if no lines can be read from it, or split."""
+    if sys.stdin is None:
+        raise click.UsageError("stdin is closed; the lines to send come from it")
+    if key_delimiter == "":
+        raise click.UsageError("--key-delimiter is empty; name the text between key and value")
+    return sys.stdin.buffer
 
 
 class _Notes(logging.Handler):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from oncelog.broker.config.settings import set_option
 from oncelog.broker.folder_locks import FolderLock, StartError
-from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec
+from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec, stop_signals
 from oncelog.cli.broker_settings import (
     gather,
     of_broker,
@@ -103,6 +104,9 @@ def up(
     chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
     each = [of_broker(settings, number) for number in range(1, brokers + 1)]
     require_own_ports(each)
+    if ephemeral:  # the supervisor handles the signals later than this
+        for number in stop_signals():
+            signal.signal(number, _end)
     folder = tempfile.mkdtemp(prefix="oncelog-") if ephemeral else os.path.abspath(data or DEFAULT_DATA)
     require_utf8(folder)
     if data is None and not ephemeral:
@@ -123,6 +127,11 @@ def up(
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """End in order, so that the temporary directory is deleted."""
+    raise SystemExit(128 + number)
 
 
 def _own_log_dirs(assigned: Mapping[str, str], brokers: int) -> str | None:

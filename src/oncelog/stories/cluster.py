@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from oncelog import Admin, errors
-from oncelog.testing.broker import Broker
+from oncelog.testing.broker import FOLDERS, Broker
 
 BROKERS = 3
 WAIT_S = 60.0
@@ -18,7 +18,7 @@ POLL_S = 0.01
 
 
 class _Brokers(Broker):
-    """`oncelog up --brokers 3`."""
+    """`oncelog up --brokers 3 --ephemeral`, which also ends and deletes its data if this process is killed."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--brokers", str(BROKERS)]
@@ -28,8 +28,7 @@ class Cluster:
     """Three brokers, with their data in a temporary folder. One that is killed starts again."""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="oncelog-story-", ignore_cleanup_errors=True)
-        self._brokers = _Brokers(settings, data=self._folder.name)
+        self._brokers = _Brokers(settings)
         self._paused: set[int] = set()
 
     def __enter__(self) -> Cluster:
@@ -38,9 +37,9 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for broker in tuple(self._paused):
-            self.resume(broker)
+            with suppress(OSError):  # it has died
+                self.resume(broker)
         self._brokers.stop()
-        self._folder.cleanup()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -66,7 +65,9 @@ class Cluster:
         self._paused.discard(broker)
 
     def _signal(self, broker: int, number: signal.Signals) -> None:
-        os.kill(int(Path(self._folder.name, f"broker-{broker}", "broker.pid").read_text()), number)
+        found = FOLDERS.search(self.log().encode())
+        assert found is not None
+        os.kill(int(Path(os.fsdecode(found[1]), f"broker-{broker}", "broker.pid").read_text()), number)
 
     def address(self, broker: int) -> str:
         """Return the address of one broker."""
