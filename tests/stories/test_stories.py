@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.stories.catalog import STORIES, show
+from oncelog.stories.stage import Stage
+from oncelog.testing import Broker
 from support.command_line import ONCELOG, run
 from support.processes import wait_until
 
@@ -77,3 +79,17 @@ def test_story_that_is_ended_leaves_no_data(tmp_path: Path, number: signal.Signa
 
 def test_broker_that_is_ended_as_it_starts_leaves_no_data(tmp_path: Path) -> None:
     dies("up", "--ephemeral", "--port", "0", folder=tmp_path, after=0, number=signal.SIGTERM)
+
+
+def interrupted(stage: Stage, broker: Broker) -> None:
+    with stage:
+        stage.topic()
+        broker.kill()
+        raise KeyboardInterrupt
+
+
+def test_brokers_that_have_died_do_not_hide_why_a_story_ends() -> None:
+    lines: list[str] = []
+    with Broker() as broker, pytest.raises(KeyboardInterrupt):
+        interrupted(Stage(lines.append, broker.bootstrap_servers), broker)
+    assert lines[-1].startswith("cannot delete the topics story-")

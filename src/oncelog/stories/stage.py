@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from oncelog import Admin, Consumer
+from oncelog import Admin, Consumer, errors
 from oncelog.faults.proxy import FaultProxy
 from oncelog.stories.cluster import Cluster
 from oncelog.testing.broker import Broker
@@ -52,8 +52,11 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         if self._given and self._topics:
-            with Admin(self.bootstrap) as admin:
-                admin.delete_topics(self._topics)
+            try:
+                with Admin(self.bootstrap) as admin:
+                    admin.delete_topics(self._topics)
+            except errors.OncelogError as failed:  # must not hide why the run ends
+                self.say(f"cannot delete the topics {', '.join(self._topics)}: {failed}")
         self._stack.close()
 
     # -- brokers and topics -------------------------------------------------------------------------------------------
