@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from oncelog.cli.common import connected
-from oncelog.cli.internal_records import document, place, place_text, print_records
+from oncelog.cli.internal_records import document, of_known_kind, place, place_text, print_records
 from oncelog.cli.partition_tailer import READ_COMMITTED, READ_UNCOMMITTED
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
@@ -83,7 +83,7 @@ def shown(partition: int | None, item: Record, form: str, *, group: str | None, 
     With a `partition`, the line begins with it, and with the offset and time of the record. Without one, it equals that
     of Kafka's formatter. `groups`: show generations instead of offsets, in JSON only.
     """
-    record = None if item.key is None else decode_record(item.key, item.value)
+    record = of_known_kind(item, decode_record)
     if record is None:
         return None
     asked = GroupMetadataKey if groups else OffsetCommitKey

@@ -119,6 +119,17 @@ async def _read(
             yield number, item
 
 
+def of_known_kind(item: Record, decoder: Decoder) -> CoordinatorRecord | None:
+    """Return the decoded record, or None for a kind that oncelog does not have. Raises DecodeError if it cannot.
+
+    For example, a record of a newer broker may have a known key, and a newer version of the value.
+    """
+    record = None if item.key is None else decoder(item.key, item.value)
+    if record is None and item.key is not None and item.value is not None and decoder(item.key, None) is not None:
+        raise DecodeError(f"version {read_version(item.value)} of its value is not known here")
+    return record
+
+
 def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[str, Any] | None:
     """Return the documents `key` and `value`. Return None for an unknown record, or one of a newer version."""
     try:

@@ -7,7 +7,7 @@ import json
 import click
 
 from oncelog.cli.common import connected, formatted
-from oncelog.cli.internal_records import described, place, place_text, print_records, state_name
+from oncelog.cli.internal_records import described, of_known_kind, place, place_text, print_records, state_name
 from oncelog.cli.lazy import examples
 from oncelog.cli.partition_tailer import READ_UNCOMMITTED
 from oncelog.coordinator.transactions.records import decode_record
@@ -43,7 +43,7 @@ def log(transactional_id: str | None, follow: bool, bootstrap: str, form: str) -
 
 def shown(partition: int, item: Record, form: str, transactional_id: str | None) -> str | None:
     """Return the line of an entry, or None if it belongs to another transactional id."""
-    record = None if item.key is None else decode_record(item.key, item.value)
+    record = of_known_kind(item, decode_record)
     if record is None:
         return None
     assert isinstance(record.key, TransactionLogKey)

@@ -12,6 +12,7 @@ from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.records import Record, build_batch
 from oncelog.testing import Broker
 from support.command_line import Tool
+from support.processes import wait_until
 from support.wire import Wire
 
 GARBAGE = {"__consumer_offsets": b"\x00\x01\xff", "__transaction_state": b"\x00\x00\x7f\xff"}
@@ -42,6 +43,25 @@ def test_record_that_cannot_be_decoded_is_named(command: tuple[str, ...]) -> Non
     )
     assert len(done.stderr.splitlines()) == 1
     assert len(done.stdout.splitlines()) >= (1 if command[0] == "group" else 8)
+
+
+@pytest.mark.parametrize(
+    ("command", "topic", "key"),
+    [
+        ("group", "__consumer_offsets", b"\x00\x01\x00\x04mine\x00\x01t\x00\x00\x00\x00"),
+        ("txn", "__transaction_state", b"\x00\x00\x00\x04mine"),
+    ],
+)
+def test_record_of_a_newer_broker_is_named(command: str, topic: str, key: bytes) -> None:
+    with Broker({"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}) as broker:
+        with Wire(broker.bootstrap_servers, "__admin_client") as wire:
+            wire.find_coordinator("mine", int(command == "txn"))
+            now = int(time.time() * 1000)
+            written = [Record(0, now, key, b"\x00\x63newer"), Record(1, now, b"\x00\x63kind", b"\x00\x00")]
+            wait_until(lambda: not wire.produce(topic, build_batch(written)).error_code, "the records are written")
+        done = Tool(broker.bootstrap_servers).run(command, "log")
+    said = f"oncelog: cannot decode the record of {topic}-0 at offset 0: version 99 of its value is not known here\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
 
 
 HOSTILE = "a\x1b[2J\nforged\x9b\u202e"
