@@ -159,6 +159,12 @@ def test_wrong_level_is_rejected(level: str, why: str) -> None:
     assert why in " ".join(stderr.split())
 
 
+def test_wrong_level_in_the_environment_is_named_with_its_variable() -> None:
+    status, _, stderr = run("topic", "list", env={"ONCELOG_LOG_LEVEL": "LOUD"})
+    assert (status, "(from $ONCELOG_LOG_LEVEL)" in stderr) == (2, True), stderr
+    assert "(from $" not in run("--log-level", "LOUD", "topic", "list")[2]
+
+
 def test_command_shows_the_lines_of_one_logger_of_its_client(broker: Broker) -> None:
     level = "oncelog.client.producer.sequences=DEBUG"
     stderr = Tool(broker.bootstrap_servers).run("--log-level", level, "topic", "produce", "orders", stdin="x\n").stderr

@@ -10,6 +10,7 @@ import sys
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.version import __version__, build
@@ -50,7 +51,9 @@ def _set_log_level(context: click.Context, option: click.Parameter, text: str | 
     try:
         start_levels(os.environ)
     except ConfigError as error:
-        raise click.BadParameter(str(error), context, option) from None
+        of_variable = context.get_parameter_source(option.name or "") is ParameterSource.ENVIRONMENT
+        found = f" (from ${LEVEL_VARIABLE})" if of_variable else ""
+        raise click.BadParameter(f"{error}{found}", context, option) from None
     line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=line, datefmt="%Y-%m-%d %H:%M:%S")
 
