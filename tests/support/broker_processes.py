@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from oncelog.broker.process import Launch, Ready
+from oncelog.cli.broker_process import start_broker
 from oncelog.net.connection import connect
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from oncelog.protocol.schema import Message
@@ -42,11 +42,8 @@ class BrokerProcesses:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         launch = Launch(given, self.tree, supervisor_fd=theirs.fileno())
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()],
-            pass_fds=[theirs.fileno()],
-            stderr=subprocess.PIPE if data else None,
-        )
+        stderr = subprocess.PIPE if data else None
+        process = start_broker(launch, pass_fds=[theirs.fileno()], stderr=stderr)
         theirs.close()
         if not data:
             self._processes[node_id], self._links[node_id] = process, ours

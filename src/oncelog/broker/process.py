@@ -410,8 +410,12 @@ def _start_logging(node_id: int) -> logging.Logger:
 
 
 def main() -> None:
-    """Run the broker of `python -m oncelog.broker.process LAUNCH`, and exit with its status."""
-    status = run(msgspec.json.decode(sys.argv[1], type=Launch))
+    """Run the broker of `python -m oncelog.broker.process`, which reads a `Launch` from stdin. Exit with its status."""
+    launch = msgspec.json.decode(sys.stdin.buffer.read(), type=Launch)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
+    status = run(launch)
     finish_output()
     sys.exit(status)
 

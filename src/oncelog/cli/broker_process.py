@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,19 @@ class Restarts:
         delay = self._delay
         self._delay = min(2 * delay, LONGEST_DELAY_S)
         return delay
+
+
+def start_broker(launch: Launch, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process, with these options of `Popen`. Raises OSError.
+
+    It reads its parameters from stdin, because all users can read the arguments of a process, and some are passwords.
+    """
+    command = [sys.executable, "-P", "-m", "oncelog.broker.process"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, **options)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as parameters:  # it has died already
+        parameters.write(msgspec.json.encode(launch))
+    return process
 
 
 class BrokerProcess:
@@ -92,10 +106,9 @@ class BrokerProcess:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         launch = msgspec.structs.replace(self.launch, quiet=self._is_quiet(), supervisor_fd=theirs.fileno())
-        command = [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()]
         with theirs:
             try:
-                return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]), ours
+                return start_broker(launch, pass_fds=[theirs.fileno()]), ours
             except OSError:
                 ours.close()
                 raise
