@@ -11,14 +11,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from oncelog.net.eager import start_eagerly
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
+from oncelog.net.ports import Ports
 from oncelog.net.replies import Chunks, Deferred, Replies, Reply
-from oncelog.net.server_options import WILDCARD, Limits, Listener, wildcard_socket
+from oncelog.net.server_options import Limits, Listener
 from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Deadline, Session
 from oncelog.net.unsent import DEFAULT_LIMIT, Unsent
 
@@ -86,6 +86,29 @@ class ServerConnection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._identify(session.listener)
+
+    def _identify(self, listener: Listener) -> None:
+        """Set the principal of a client with a certificate, and begin its login."""
+        session = self.session
+        session.drop = self._drop_later
+        if listener.principal_of is not None:
+            certificate = self._transport.get_extra_info("peercert")
+            try:
+                session.principal = listener.principal_of(certificate) if certificate else session.principal
+            except ValueError as error:
+                _log.warning("closing %s: %s", session, error)
+                self.abort()
+        if listener.begin_login is not None:
+            session.login = listener.begin_login(session)
+
+    def _drop_later(self, delay_s: float, reason: str) -> asyncio.TimerHandle:
+        return self._server.loop.call_later(delay_s, self._drop, reason)
+
+    def _drop(self, reason: str) -> None:
+        if not self.session.muted & CLOSED:
+            _log.info("closing %s: %s", self.session, reason)
+            self._disconnect()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the memory of the connection. A response in progress is dropped."""
@@ -100,6 +123,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Record that the client sends no more. Return True to keep the connection open while a response is due."""
         self.session.disconnected()
+        if self.session.encrypted:
+            return False  # the event loop closes it in any case
         return bool(self._replies.queue) or self.session.muted & (TURN_TAKEN | UNREAD) != 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -285,13 +310,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._next_turn()
 
     def _write(self, out: Chunks, size: int) -> None:
-        if size <= JOIN_BYTES or self._server.unsent.copies:
+        session, unsent = self.session, self._server.unsent
+        if size <= JOIN_BYTES or unsent.copies:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(in_few_pieces(out))
-        if self.session.muted & (UNREAD | CLOSED) == UNREAD:
-            taken = sum(map(self._server.unsent.taken_by, out))
-            self._server.unsent.add_unread(self, taken)
+        if session.muted & (UNREAD | CLOSED) == UNREAD:
+            unsent.add_unread(self, sum([unsent.taken_by(piece, session) for piece in out]))
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
         """Close the connection, because a request cannot be answered. Send the responses to earlier requests first."""
@@ -331,11 +356,9 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.unsent = unsent or Unsent(DEFAULT_LIMIT, copies=needs_join(self.loop))
         """The memory of responses that clients have not read, for all connections together."""
-        self.listeners: dict[str, Listener] = {}
-        """The listeners that are bound, by name, each with its port."""
+        self.ports = Ports(lambda listener: ServerConnection(self, listener), limits.backlog)
         self.buffers = ReadBuffers()
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._bound: list[asyncio.Server] = []
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
         self._sweep_s = max(limits.idle_ms / 1000 / SWEEPS, 0.001)
@@ -352,6 +375,11 @@ class Server:
         """The port of the first listener."""
         return next(iter(self.listeners.values())).port
 
+    @property
+    def listeners(self) -> dict[str, Listener]:
+        """The listeners that are bound, by name, each with its port."""
+        return self.ports.listeners
+
     async def listen(self, listeners: Sequence[Listener]) -> None:
         """Bind all listeners, or none of them, and accept connections. Raises OSError if one cannot be bound."""
         await self.bind(listeners)
@@ -359,51 +387,19 @@ class Server:
 
     async def bind(self, listeners: Sequence[Listener]) -> None:
         """Bind all listeners, or none of them, so that their ports are known. Raises OSError if one cannot be bound."""
-        try:
-            for listener in listeners:
-                await self._listen(listener)
-        except OSError:
-            self._stop_listening()
-            raise
+        await self.ports.bind(listeners)
         if self.limits.idle_ms >= 0:
             self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
 
     async def serve(self) -> None:
         """Accept connections on all bound listeners. Raises OSError if another process listens on one meanwhile."""
-        try:
-            for bound in self._bound:
-                await bound.start_serving()
-        except OSError:
-            self._stop_listening()
-            raise
-
-    async def _listen(self, listener: Listener) -> None:
-        bound = await self._bind(listener)
-        sockets = cast(Any, bound).sockets  # a tuple in asyncio, a list in uvloop
-        port = int(sockets[0].getsockname()[1])
-        if listener.port == 0 and len(sockets) > 1:  # the name has several addresses: use one port for all
-            bound.close()
-            bound = await self._bind(replace(listener, port=port))
-        self._bound.append(bound)
-        self.listeners[listener.name] = replace(listener, port=port)
-
-    async def _bind(self, listener: Listener) -> asyncio.Server:
-        options: dict[str, Any] = {"backlog": self.limits.backlog, "start_serving": False}
-        if listener.host == WILDCARD:
-            options["sock"] = wildcard_socket(listener.port)
-        else:
-            options |= {"host": listener.host or "0.0.0.0", "port": listener.port}
-        return await self.loop.create_server(lambda: ServerConnection(self, self.listeners[listener.name]), **options)
-
-    def _stop_listening(self) -> None:
-        for bound in self._bound:
-            bound.close()
+        await self.ports.serve()
 
     async def close(self) -> None:
         """Stop listening and serving. Wait up to `drain_ms` for requests in progress, then close all connections."""
         if self._drained is not None:
             return
-        self._stop_listening()
+        self.ports.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._drained = self.loop.create_future()
@@ -417,6 +413,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.abort_all()
+        await self.ports.closed()
 
     def abort_all(self) -> None:
         """Close all connections without sending the rest of their responses. Clients may connect again."""

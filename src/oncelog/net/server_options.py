@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oncelog.net.security import Tls
 
 PLAINTEXT = "PLAINTEXT"
 """The security protocol without TLS and login, and the name of a server's only listener, if it has no other name."""
@@ -27,6 +32,14 @@ class Listener:
     """The security protocol."""
     protected: bool = False
     """It is for the other brokers. Its connections replace idle ones of other listeners above `max_connections`."""
+    tls: Tls | None = field(default=None, repr=False, compare=False)
+    """None without TLS."""
+    principal_of: Callable[[Any], str] | None = field(default=None, repr=False, compare=False)
+    """Return the principal of a client from its certificate, as `ssl` decodes it. None if certificates do not matter.
+
+    Raises ValueError to reject the client."""
+    begin_login: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)
+    """Return the state of the login of a new `Session`. None if clients need not log in."""
 
 
 DEFAULT_LISTENER = Listener()

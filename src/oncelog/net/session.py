@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 from oncelog.net.server_options import DEFAULT_LISTENER, MAX_REQUEST_BYTES, Listener
 
@@ -21,6 +22,8 @@ TURN_TAKEN = 8
 """Other connections have their turn first."""
 CLOSED = 16
 """The connection is closed, or will be as soon as the last responses are sent."""
+REJECTED = 32
+"""The login has failed, and the connection closes soon."""
 
 
 class Deadline(Enum):
@@ -38,9 +41,12 @@ class Session:
         "connection_id",
         "deadlines",
         "draft",
+        "drop",
+        "encrypted",
         "gone",
         "host",
         "listener",
+        "login",
         "muted",
         "port",
         "principal",
@@ -64,8 +70,11 @@ class Session:
         """The listener that accepted the connection."""
         self.principal = ANONYMOUS
         """The client, as an authorizer knows it."""
+        self.encrypted = listener.tls is not None
+        """Whether the connection uses TLS."""
         self.muted = 0
-        """The reasons why the next request is not handled now, as bits: BUSY, IN_ORDER, UNREAD, TURN_TAKEN, CLOSED."""
+        """The reasons why the next request is not handled now, as bits: BUSY, IN_ORDER, UNREAD, TURN_TAKEN, CLOSED,
+        REJECTED."""
         self.gone = False
         """The client has closed its sending side, or the connection is lost."""
         self.request_limit = request_limit
@@ -79,6 +88,10 @@ class Session:
         self.unread = 0
         """Memory in bytes of the responses that the client has not read. `Unsent` counts it."""
         self._callbacks: list[Callable[[], None]] = []
+        self.drop: Callable[[float, str], Any] = _nothing_to_drop
+        """Close the connection after some seconds, for a reason that the log shows. The result has `cancel()`."""
+        self.login: Any = None
+        """The state of the login; None if the listener has no logins."""
 
     def mute(self, reason: int) -> None:
         """Handle no request until this reason, and each other one, has ended."""
@@ -122,6 +135,10 @@ class Session:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def _nothing_to_drop(_delay_s: float, _reason: str) -> None:
+    """There is no connection."""
 
 
 class DisconnectCallback:

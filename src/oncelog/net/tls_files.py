@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from oncelog.net.credentials import Secret
 from oncelog.net.threads import in_thread
@@ -60,9 +61,19 @@ class Store:
         return TlsFileError(f"{self.option} = {self.path!r}: {why}")
 
 
+class Loadable(Protocol):
+    """Files that are loaded as one context, and may change."""
+
+    def stamp(self) -> object:
+        """Return a value that changes when a file changes. A file that is missing for a moment counts as a change."""
+
+    def load(self) -> ssl.SSLContext:
+        """Return the settings for connections. Raises TlsFileError."""
+
+
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The TLS options. If there is no `chain`, `key` also contains the certificates."""
+    """The TLS options of a client. If there is no `chain`, `key` also contains the certificates."""
 
     trust: Store | None = None
     chain: Store | None = None
@@ -70,11 +81,9 @@ class TlsFiles:
     check_host: bool = True
     versions: frozenset[ssl.TLSVersion] = frozenset()
 
-    def stamp(self) -> tuple[object, ...]:
-        """Return a value that changes when a file changes. A file that is missing for a moment counts as a change."""
-        return tuple(
-            _stamp(Path(store.path)) for store in (self.trust, self.chain, self.key) if store is not None and store.path
-        )
+    def stamp(self) -> object:
+        """Return a value that changes when a file changes."""
+        return _stamps(self.trust, self.chain, self.key)
 
     def load(self) -> ssl.SSLContext:
         """Return the settings for connections. Raises TlsFileError."""
@@ -91,6 +100,43 @@ class TlsFiles:
         return context
 
 
+@dataclass(frozen=True, slots=True)
+class ServerTlsFiles:
+    """The TLS options of a listener. If there is no `chain`, `key` also contains the certificates.
+
+    `trust` has the authorities of client certificates. `clients` says whether clients need one. `ciphers` are those of
+    TLS 1.2 in OpenSSL's form; empty for OpenSSL's default.
+    """
+
+    key: Store
+    chain: Store | None = None
+    trust: Store | None = None
+    clients: ssl.VerifyMode = ssl.CERT_NONE
+    versions: frozenset[ssl.TLSVersion] = frozenset()
+    ciphers: str = ""
+
+    def stamp(self) -> object:
+        """Return a value that changes when a file changes."""
+        return _stamps(self.trust, self.chain, self.key)
+
+    def load(self) -> ssl.SSLContext:
+        """Return the settings for handshakes. Raises TlsFileError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        if self.versions:
+            context.minimum_version, context.maximum_version = min(self.versions), max(self.versions)
+        if self.ciphers:
+            context.set_ciphers(self.ciphers)
+        context.verify_mode = self.clients
+        if self.clients is not ssl.CERT_NONE:
+            if self.trust is None:
+                context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+            else:
+                _trust(context, self.trust)
+        _present(context, self.key, self.chain)
+        return context
+
+
 def check_authorities(option: str, path: str) -> None:
     """Raise TlsFileError if the file has no usable certificates as PEM."""
     store = Store(option, path)
@@ -104,14 +150,14 @@ def check_authorities(option: str, path: str) -> None:
 class ReloadedTls:
     """TLS settings from files that may change while the process runs. The constructor raises TlsFileError."""
 
-    def __init__(self, files: TlsFiles, logger: logging.Logger) -> None:
+    def __init__(self, files: Loadable, logger: logging.Logger) -> None:
         self._files = files
         self._logger = logger
         self._stamp: object = files.stamp()
         self._context = files.load()
         self._loading: asyncio.Task[ssl.SSLContext] | None = None
 
-    def __reduce__(self) -> tuple[type[ReloadedTls], tuple[TlsFiles, logging.Logger]]:
+    def __reduce__(self) -> tuple[type[ReloadedTls], tuple[Loadable, logging.Logger]]:
         return type(self), (self._files, self._logger)  # Spark sends it to its executors, which load their own files
 
     async def context(self) -> ssl.SSLContext:
@@ -152,6 +198,10 @@ _CERTIFICATE = re.compile("-----BEGIN [A-Z0-9 ]*CERTIFICATE-----.*?-----END [A-Z
 """A certificate in a PEM file. Between them, authorities write comments in any language, which Python rejects."""
 
 
+def _stamps(*stores: Store | None) -> tuple[object, ...]:
+    return tuple(_stamp(Path(store.path)) for store in stores if store is not None and store.path)
+
+
 def _stamp(path: Path) -> object:
     try:
         status = path.stat()
@@ -178,7 +228,7 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 
 
 def _present(context: ssl.SSLContext, key: Store, chain: Store | None) -> None:
-    """Load the client's certificate and key from files, because Python's ssl reads nothing else."""
+    """Load this side's certificate and key from files, because Python's ssl reads nothing else."""
     content = key.read()
     password = key.key_password
     with ExitStack() as files:

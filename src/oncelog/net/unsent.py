@@ -88,7 +88,7 @@ class Unsent:
         """
         return 0 <= 2 * self._limit < self.bytes
 
-    def taken_by(self, piece: Piece) -> int:
-        """Return the bytes of memory that a piece of a response takes: 0 if the piece is a mapped part of a file."""
+    def taken_by(self, piece: Piece, session: Session) -> int:
+        """Return the bytes of memory that a piece of a response takes: 0 if it is sent as a mapped part of a file."""
         mapped = type(piece) is memoryview and type(piece.obj) is mmap
-        return 0 if mapped and not self.copies else len(piece)
+        return 0 if mapped and not (self.copies or session.encrypted) else len(piece)

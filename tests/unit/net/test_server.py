@@ -363,7 +363,7 @@ def test_name_with_several_addresses_gets_one_port(loop: str) -> None:
     async def body() -> None:
         server = Server(echo)
         await server.listen([Listener("localhost", 0)])
-        assert {sock.getsockname()[1] for sock in server._bound[0].sockets} == {server.port}
+        assert {sock.getsockname()[1] for sock in server.ports._bound[0].sockets} == {server.port}
         await server.close()
 
     run(loop, body)

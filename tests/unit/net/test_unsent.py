@@ -79,9 +79,9 @@ def test_pages_of_files_take_no_memory_unless_they_are_copied() -> None:
     pages = memoryview(mmap.mmap(-1, 8192))[100:]
     for copies, expected in ((False, 0), (True, len(pages))):
         unsent = Unsent(MB, copies=copies)
-        assert unsent.taken_by(pages) == expected
-        assert unsent.taken_by(b"abc") == 3
-        assert unsent.taken_by(memoryview(b"abc")[1:]) == 2
+        assert unsent.taken_by(pages, Session()) == expected
+        assert unsent.taken_by(b"abc", Session()) == 3
+        assert unsent.taken_by(memoryview(b"abc")[1:], Session()) == 2
 
 
 @both_loops

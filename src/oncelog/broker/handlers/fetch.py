@@ -294,7 +294,7 @@ class FetchHandler:
             if read.data:
                 first = False
                 left -= len(read.data)
-                if taken := unsent.taken_by(read.data):
+                if taken := unsent.taken_by(read.data, ctx.session):
                     own += taken
                     unsent.draft(ctx.session, taken)
             elif available <= 0 < left and read.replica is not None:

@@ -1,0 +1,161 @@
+"""TLS on a server's listener: handshakes that succeed, fail, take too long or come in a flood."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.net import handshakes
+from oncelog.net.server import Limits, Listener, Server
+from oncelog.net.tls_files import OwnTls, ServerTlsFiles, Store
+from support.certificates import authority, signed_by
+from support.sockets import Client, both_loops, echo, framed, run
+from support.turns import until
+
+HOST = "localhost"
+
+
+class Certificates:
+    """An authority, the server's files, and contexts of clients that trust it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = authority()
+        self.key = folder / "server.pem"
+        self.ca = folder / "ca.pem"
+        self.ca.write_bytes(self.authority.certificate_pem)
+        self.folder = folder
+        self.write()
+
+    def write(self, name: str = HOST) -> None:
+        pair = signed_by(self.authority, name)
+        self.key.write_bytes(pair.key_pem() + pair.certificate_pem)
+
+    def server(self, clients: ssl.VerifyMode = ssl.CERT_NONE) -> ServerTlsFiles:
+        trust = Store("ssl.truststore.location", str(self.ca))
+        return ServerTlsFiles(Store("ssl.keystore.location", str(self.key)), trust=trust, clients=clients)
+
+    def client(self, name: str | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca))
+        if name is not None:
+            certificate, key = signed_by(self.authority, name).write(self.folder, name)
+            context.load_cert_chain(certificate, key)
+        return context
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@contextlib.asynccontextmanager
+async def serving(tls: Any, handler: Any = echo, **limits: Any) -> AsyncIterator[Server]:
+    server = Server(handler, Limits(**limits))
+    await server.listen([Listener("127.0.0.1", 0, protocol="SSL", tls=tls)])
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def ask(server: Server, context: ssl.SSLContext, *payloads: bytes) -> list[bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=HOST)
+    try:
+        writer.write(b"".join(map(framed, payloads)))
+        answers = []
+        for _ in payloads:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            answers.append(await reader.readexactly(size))
+        return answers
+    finally:
+        writer.close()
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            await writer.wait_closed()
+
+
+@both_loops
+def test_requests_are_answered_over_tls(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            big = bytes(300_000)
+            assert await ask(server, certificates.client(), b"a", b"b") == [b"echo:a", b"echo:b"]
+            assert await ask(server, certificates.client(), big, big, b"c") == [b"echo:" + big] * 2 + [b"echo:c"]
+            await until(lambda: not server.connections)
+
+    run(loop, body)
+
+
+@both_loops
+def test_client_certificate_is_required(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server(ssl.CERT_REQUIRED).load())) as server:
+            assert await ask(server, certificates.client("alice"), b"a") == [b"echo:a"]
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await ask(server, certificates.client(), b"a")
+            await until(lambda: not server.connections)
+
+    run(loop, body)
+
+
+@both_loops
+def test_bytes_that_are_no_tls_close_the_connection(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            client = await Client.connect(server)
+            await client.send(framed(b"plain text"))
+            while await client.loop.sock_recv(client.socket, 1000):
+                pass  # a TLS alert
+            await until(lambda: not server.connections)
+            assert await ask(server, certificates.client(), b"a") == [b"echo:a"]
+
+    run(loop, body)
+
+
+@both_loops
+def test_slow_handshakes_end_and_do_not_delay_others(
+    loop: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "DEADLINE_S", 0.2)
+
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            silent = [await Client.connect(server) for _ in range(20)]
+            assert await ask(server, certificates.client(), b"a") == [b"echo:a"]
+            assert all([await each.closed() for each in silent])
+            await until(lambda: not server.ports.handshakes)
+
+    run(loop, body)
+
+
+@both_loops
+def test_flood_of_handshakes_ends_the_oldest(
+    loop: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "MOST", 4)
+
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            silent = [await Client.connect(server) for _ in range(10)]
+            assert all([await each.closed() for each in silent[:6]])
+            assert await ask(server, certificates.client(), b"a") == [b"echo:a"]
+            assert server.ports.handshakes <= 4
+
+    run(loop, body)
+
+
+@both_loops
+def test_server_closes_during_a_handshake(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load()), drain_ms=10) as server:
+            client = await Client.connect(server)
+            await until(lambda: server.ports.handshakes == 1)
+        assert await client.closed()
+        assert server.ports.handshakes == 0
+
+    run(loop, body)
