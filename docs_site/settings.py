@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 from functools import cache
 
 from docs_site.markdown import anchor, code, table, text
@@ -11,6 +12,7 @@ from oncelog.broker.config import settings
 from oncelog.broker.config.dynamic import DYNAMIC
 from oncelog.broker.config.entries import type_of
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.broker.config.settings import Key, keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.broker.config.topics import WITHOUT_EFFECT as TOPIC_WITHOUT_EFFECT
@@ -98,10 +100,10 @@ def descriptions() -> dict[str, str]:
 
     Python does not keep them, so this reads the source.
     """
-    (module,) = ast.parse(inspect.getsource(settings.BrokerConfig)).body
-    assert isinstance(module, ast.ClassDef)
+    modules = [ast.parse(inspect.getsource(each)).body[0] for each in (SecuritySettings, settings.BrokerConfig)]
+    fields = [field for module in modules if isinstance(module, ast.ClassDef) for field in module.body]
     found = {}
-    for field, following in zip(module.body, module.body[1:], strict=False):
+    for field, following in itertools.pairwise(fields):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(following, ast.Expr):
             assert isinstance(following.value, ast.Constant)
             found[field.target.id] = " ".join(str(following.value.value).split())

@@ -10,8 +10,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.listener_security import ListenerSecurity
+from oncelog.broker.config.peer_security import peer_security
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.coordinators import Coordinators
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics
@@ -21,6 +24,7 @@ from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.lifecycle import Lifecycle
+from oncelog.broker.logins import find_scram
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.cluster_member import ClusterMember
@@ -158,8 +162,13 @@ class Broker:
         self._logs = AllLogs(self.directories, self.partitions, housekeeping, self.cleaner, self._runtime)
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
-        listener = config.inter_broker_listener_name or config.client_listeners[0].name
-        self.peers = Peers(self.metadata, self.node_id, listener, self._runtime)
+        named = config.inter_broker_listener_name
+        listener = next((each for each in config.client_listeners if each.name == named), config.client_listeners[0])
+        required = config.security.get(listener.name, ListenerSecurity())
+        security = peer_security(
+            listener.protocol, required.tls, required.peer_login, self.log, check_host=required.check_host
+        )
+        self.peers = Peers(self.metadata, self.node_id, listener.name, security, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self._runtime)
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
@@ -209,7 +218,9 @@ class Broker:
         if self._stalls is not None:
             handler = self._stalls.handler(handler)
         self.server = Server(handler, limits, unsent)
-        self._network = Network(self.server, self.peers, self.config, most_clients)
+        self._network = Network(
+            self.server, self.peers, self.config, partial(find_scram, self.metadata), self.log, most_clients
+        )
 
     def _make_replication(self) -> None:
         starts = StartOffsets(self.checkpoints, self.directories, self._runtime)

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from oncelog.broker.config.certificate_names import distinguished_name
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.listener_security import ListenerSecurity
+from oncelog.broker.config.listeners import ListenerConfig
+from oncelog.broker.logins import FindScram, Logins
 from oncelog.broker.peers import Peers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataDelta
 from oncelog.net.server import Listener, Server
 
+if TYPE_CHECKING:
+    from oncelog.net.security import Tls
+    from oncelog.net.tls_files import Loadable
+
 
 class Network:
     """Bind the listeners of one broker, serve them, and close all connections."""
 
-    def __init__(self, server: Server, peers: Peers, config: DynamicConfig, most_clients: int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        peers: Peers,
+        config: DynamicConfig,
+        find_scram: FindScram,
+        logger: logging.Logger,
+        most_clients: int,
+    ) -> None:
         """`most_clients` bounds `max.connections`."""
+        self._find_scram = find_scram
+        self._logger = logger
         self._server = server
         self._peers = peers
         self._config = config
@@ -26,14 +48,25 @@ class Network:
         """Bind all listeners. Return the address of each for its clients, by the name of the listener."""
         self._limit_connections()
         config = self._config.static
-        protected = config.inter_broker_listener_name
-        await self._server.bind(
-            [
-                Listener(each.host, each.port, each.name, each.protocol, protected=each.name == protected)
-                for each in config.client_listeners
-            ]
-        )
+        await self._server.bind([self._listener(each) for each in config.client_listeners])
         return {each.name: self.endpoint(each.name) for each in config.client_listeners}
+
+    def _listener(self, config: ListenerConfig) -> Listener:
+        """Return a listener with its certificates. Raises ConfigError if they cannot be loaded."""
+        static = self._config.static
+        security = static.security.get(config.name, ListenerSecurity())
+        tls = None if security.tls is None else loaded(security.tls, config.name, self._logger)
+        login = bool(security.mechanisms)
+        return Listener(
+            config.host,
+            config.port,
+            config.name,
+            config.protocol,
+            protected=config.name == static.inter_broker_listener_name,
+            tls=tls,
+            principal_of=None if tls is None or login else partial(principal, security),
+            begin_login=Logins(security, self._find_scram, self._server.loop.time).begin if login else None,
+        )
 
     @property
     def is_bound(self) -> bool:
@@ -63,3 +96,18 @@ class Network:
         """Answer the requests in progress, and close all connections. Later requests to other brokers fail."""
         await self._server.close()
         self._peers.close()
+
+
+def loaded(files: Loadable, listener: str, logger: logging.Logger) -> Tls:
+    """Load certificates, which are loaded again when their files change. Raises ConfigError."""
+    from oncelog.net.tls_files import ReloadedTls, TlsFileError
+
+    try:
+        return ReloadedTls(files, logger)
+    except TlsFileError as error:
+        raise ConfigError(f"listener {listener}: {error}") from None
+
+
+def principal(security: ListenerSecurity, certificate: Mapping[str, Any]) -> str:
+    """Return the principal of a client with this certificate. Raises ValueError if no rule matches its name."""
+    return f"User:{security.principal_of(distinguished_name(certificate['subject']))}"

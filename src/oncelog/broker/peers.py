@@ -16,7 +16,8 @@ from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
 from oncelog.net.connection import ClientConnection, NoCommonVersionError, connect
-from oncelog.net.failures import ConnectionLostError
+from oncelog.net.failures import ConnectionLostError, LoginRejectedError
+from oncelog.net.security import Security
 from oncelog.protocol.schema import Message
 
 MAX_IN_FLIGHT = 100
@@ -72,8 +73,9 @@ class _Link:
 class Peers:
     """The connections from this broker to the others."""
 
-    def __init__(self, cache: MetadataCache, node_id: int, listener: str, runtime: Runtime) -> None:
+    def __init__(self, cache: MetadataCache, node_id: int, listener: str, security: Security, runtime: Runtime) -> None:
         """`listener` is the name of the listener that brokers use (`inter.broker.listener.name`)."""
+        self._security = security
         self.node_id = node_id
         """The id of this broker."""
         self._cache = cache
@@ -163,8 +165,14 @@ class Peers:
     async def _connect(self, broker: int, link: _Link) -> ClientConnection | Failure:
         host, port, _ = link.endpoint
         try:
-            link.connection = await connect(host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_MS)
-        except (ConnectionLostError, ValueError) as error:  # ValueError: an address that cannot be encoded
+            link.connection = await connect(
+                host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_MS, security=self._security
+            )
+        except (
+            ConnectionLostError,
+            LoginRejectedError,
+            ValueError,
+        ) as error:  # ValueError: an address that cannot be encoded
             link.problem = str(error)
             link.retry_at = asyncio.get_running_loop().time() + link.backoff.next_s()
             self._logger.info("cannot connect to broker %d: %s", broker, error)

@@ -57,10 +57,11 @@ def encode(config: Mapping[str, str]) -> bytes:
 
 def read(store: MetadataStore, path: str) -> dict[str, str]:
     """Read the settings in a node. Raises NoNodeError, and msgspec.MsgspecError if they cannot be decoded."""
-    return _decode(store.get(path))
+    return decode(store.get(path))
 
 
-def _decode(node: Node) -> dict[str, str]:
+def decode(node: Node) -> dict[str, str]:
+    """Return the settings in a node. Raises msgspec.MsgspecError."""
     return msgspec.json.decode(node.data, type=_ConfigNode).config
 
 
@@ -72,7 +73,7 @@ def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
     found: dict[int | None, dict[str, str]] = {}
     for name, node in read_children(store, BROKERS).items():
         try:
-            found[None if name == ALL_BROKERS else int(name)] = _decode(node)
+            found[None if name == ALL_BROKERS else int(name)] = decode(node)
         except (msgspec.MsgspecError, ValueError) as error:
             _log.error("cannot read the settings of broker %s: %s", name, error)
     return found
@@ -109,7 +110,7 @@ def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> di
 def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
     while True:
         node = changes.store.get(path)
-        wanted = change(_decode(node))
+        wanted = change(decode(node))
         with suppress(BadVersionError):  # another writer has changed the node: read it again
             changes.write([Set(path, encode(wanted), node.version)], path)
             return wanted

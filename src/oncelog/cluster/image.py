@@ -27,6 +27,8 @@ class MetadataImage:
     """The key is `UUID.int`: hashing and comparing UUIDs runs Python code for each Produce and Fetch."""
     broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic settings by broker id. None is the key of the settings of all brokers."""
+    user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """The settings of each user by name: the SCRAM credentials."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
     feature_epoch: int = -1
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)

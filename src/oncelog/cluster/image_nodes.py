@@ -23,6 +23,7 @@ from oncelog.cluster.topic_nodes import (
     read_topic,
 )
 from oncelog.cluster.topics import TOPIC_IDS, TopicInfo
+from oncelog.cluster.users import USERS, read_users
 
 _CLUSTER_ID = "/cluster/id"
 _WHOLE = "whole"
@@ -42,7 +43,7 @@ class _ClusterNode(msgspec.Struct, kw_only=True):
 
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree, and those of topic ids, that are missing."""
-    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, "/cluster")
+    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, USERS, "/cluster")
     ensure(store, *fixed, changes.PATH, BROKER_EPOCHS, BOOTS)
     complete_topic_ids(store)
 
@@ -83,7 +84,11 @@ def read_image(store: MetadataStore) -> MetadataImage:
     topics = {name: _topic(store, name) for name in store.children(TOPICS)}
     levels, epoch = features.read(store)
     image = MetadataImage(
-        sequence=sequence, broker_configs=configs.read_brokers(store), feature_levels=levels, feature_epoch=epoch
+        sequence=sequence,
+        broker_configs=configs.read_brokers(store),
+        user_configs=read_users(store),
+        feature_levels=levels,
+        feature_epoch=epoch,
     )
     return _with_brokers(store, image.with_topics(topics))
 
@@ -107,6 +112,8 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
         return None
     if any(path.startswith(f"{configs.BROKERS}/") for path in missed.paths):
         after = replace(after, broker_configs=configs.read_brokers(store))
+    if any(path.startswith(f"{USERS}/") for path in missed.paths):
+        after = replace(after, user_configs=read_users(store))
     if features.PATH in missed.paths:
         levels, epoch = features.read(store)
         after = replace(after, feature_levels=levels, feature_epoch=epoch)

@@ -28,6 +28,9 @@ class Secret:
     def __repr__(self) -> str:
         return "[hidden]"
 
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
 
 def parse_jaas(line: str, mechanism: str) -> dict[str, str]:
     """Return the options of a JAAS line. Raises ValueError, whose message shows no value of the line.

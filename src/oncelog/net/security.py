@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from oncelog.net.credentials import Secret
 from oncelog.net.failures import Cause, ConnectionLostError, LoginRejectedError
-from oncelog.net.sasl import Exchange, SaslError, shown
+from oncelog.net.sasl import Exchange, Plain, SaslError, Scram, shown
 from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -38,6 +40,21 @@ class Login(Protocol):
 
     async def begin(self) -> Exchange:
         """Return a new exchange. Raises LoginRejectedError, and ConnectionLostError if a retry may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordLogin:
+    """A login with user name and password."""
+
+    mechanism: str
+    username: str
+    password: Secret
+
+    async def begin(self) -> Exchange:
+        """Return a new exchange."""
+        if self.mechanism == "PLAIN":
+            return Plain(self.username, self.password.value)
+        return Scram(self.mechanism, self.username, self.password.value, secrets.token_urlsafe(24))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ IN_TRANSACTION = bytes(
 
 NEEDS_NO_PERMISSION = {
     ApiKey.API_VERSIONS: "a client needs it before it can authenticate",
+    ApiKey.SASL_HANDSHAKE: "it is a part of the login",
+    ApiKey.SASL_AUTHENTICATE: "it is a part of the login",
     ApiKey.DESCRIBE_CLUSTER: "only its field cluster_authorized_operations does, and is 0",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "the protocol is off, and Kafka checks that first",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "the protocol is off, and Kafka checks that first",
@@ -145,6 +147,10 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.OFFSET_DELETE, {"group_id": GROUP, **topic(partitions=[{}])}, {G})
     yield Case(ApiKey.DESCRIBE_CLIENT_QUOTAS, {}, {C})
     yield Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {}, {C})
+    upsertion = {"name": "u", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
+    yield Case(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"upsertions": [upsertion]}, {C})
+    yield Case(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, {E.ILLEGAL_SASL_STATE})
+    yield Case(ApiKey.SASL_AUTHENTICATE, {}, {E.ILLEGAL_SASL_STATE})
     yield Case(ApiKey.UPDATE_FEATURES, {"feature_updates": [{"feature": "transaction.version"}]}, {C})
     yield Case(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, {C}, empty="results")
     yield Case(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, set(), 2, empty="results")

@@ -69,7 +69,11 @@ def test_defaults_without_settings() -> None:
         ("log.dirs", " , ", "log.dirs must name at least one directory"),
         ("listeners", "9092", "listeners must look like PLAINTEXT://HOST:PORT, not '9092'"),
         ("listeners", "PLAINTEXT://:99999", "listeners must look like PLAINTEXT://HOST:PORT, not 'PLAINTEXT://:99999'"),
-        ("listeners", "SSL://h:1", "listeners uses protocol SSL, but oncelog supports only PLAINTEXT"),
+        (
+            "listeners",
+            "SSL://h:1",
+            "listener SSL needs ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain",
+        ),
         (
             "listeners",
             "PLAINTEXT://h:1,X://h:2",
@@ -100,7 +104,8 @@ def test_defaults_without_settings() -> None:
         (
             "listener.security.protocol.map",
             "PLAINTEXT:SASL_SSL",
-            "listeners uses protocol SASL_SSL, but oncelog supports only PLAINTEXT",
+            "listener PLAINTEXT: sasl.enabled.mechanisms has GSSAPI, which is Kafka's default, but Kerberos is not "
+            "supported; set it to some of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
         ),
     ],
 )

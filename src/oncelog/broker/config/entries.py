@@ -9,6 +9,7 @@ from enum import IntEnum
 from oncelog.broker.config.dynamic import DYNAMIC, DynamicConfig
 from oncelog.broker.config.settings import LONG_MAX, CleanupPolicies, Key, TextList, keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
+from oncelog.net.credentials import Secret
 
 
 class ConfigType(IntEnum):
@@ -21,6 +22,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 UNKNOWN_TYPE = 0
@@ -43,7 +45,8 @@ class Synonym:
     """The value of a setting in one of the layers."""
 
     name: str
-    value: str
+    value: str | None
+    """None if it is a secret."""
     source: ConfigSource
 
 
@@ -104,6 +107,9 @@ def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synon
     A value that was given under another name (`log.retention.hours`) keeps that name and its unit among the synonyms.
     """
     spec = keys()[name]
+    if spec.type is Secret:
+        given = getattr(layers.static, spec.attribute)
+        return None, [Synonym(name, None, ConfigSource.STATIC_BROKER)] if given else []
     found = [
         Synonym(name, layer[name], source)
         for layer, source in (
@@ -115,10 +121,10 @@ def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synon
     static = layers.static
     value = plain_text(getattr(static, spec.attribute))
     default = plain_text(spec.default)
-    given = next((each for each in names_of(name) if each in static.given), None)
-    if given is not None or value != default:
-        text = value if given in (None, name) else static.given[given].strip()
-        found.append(Synonym(given or name, text, ConfigSource.STATIC_BROKER))
+    named = next((each for each in names_of(name) if each in static.given), None)
+    if named is not None or value != default:
+        text = value if named in (None, name) else static.given[named].strip()
+        found.append(Synonym(named or name, text, ConfigSource.STATIC_BROKER))
     if default:
         found.append(Synonym(name, default, ConfigSource.DEFAULT))
     dynamic = layers.own.get(name, layers.of_all.get(name))
@@ -128,6 +134,8 @@ def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synon
 
 def type_of(spec: Key) -> ConfigType:
     """Return the type that DescribeConfigs reports."""
+    if spec.type is Secret:
+        return ConfigType.PASSWORD
     if spec.type is tuple or spec.meta in _LISTS:
         return ConfigType.LIST
     if spec.type is int:

@@ -15,7 +15,7 @@ metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size
 offsets.topic.compression.codec process.roles queued.max.request.bytes queued.max.requests
-replica.socket.receive.buffer.bytes request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
+replica.socket.receive.buffer.bytes request.timeout.ms socket.receive.buffer.bytes
 socket.send.buffer.bytes transaction.state.log.load.buffer.size zookeeper.connect
 zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
 """

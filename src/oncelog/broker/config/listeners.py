@@ -15,7 +15,7 @@ from oncelog.protocol.addresses import parse_address
 
 DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
 """Kafka's default listens on every interface, which is not safe for a broker without authentication."""
-_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """A listener with the name of a protocol needs no entry in `listener.security.protocol.map`."""
 _NOT_ROUTABLE = "0.0.0.0"
 
@@ -52,7 +52,7 @@ def parse_listeners(listeners: str, advertised: str, protocols: str, controllers
     `controller.listener.names`. As in Kafka, names are compared in upper case. If a listener is not advertised, its
     clients get the address that it binds. In Kafka, they find no broker.
     """
-    known = {name: name for name in _PROTOCOLS} | _protocol_map(protocols)
+    known = {name: name for name in PROTOCOLS} | _protocol_map(protocols)
     left_out = {name.strip().upper() for name in controllers.split(",")}
     everything = _addresses("listeners", listeners)
     _check_ports(everything, listeners)
@@ -79,8 +79,8 @@ def _listener(bound: _Address, published: _Address | None, protocols: dict[str, 
     protocol = protocols.get(bound.name)
     if protocol is None:
         raise ConfigError(f"listeners names {bound.name}, but listener.security.protocol.map has no protocol for it")
-    if protocol != PLAINTEXT:
-        raise ConfigError(f"listeners uses protocol {protocol}, but oncelog supports only PLAINTEXT")
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"listeners uses protocol {protocol}, but there are only {', '.join(PROTOCOLS)}")
     if published is None:
         return ListenerConfig(bound.name, protocol, bound.host, bound.port)
     return ListenerConfig(bound.name, protocol, bound.host, bound.port, published.host, published.port)

@@ -18,7 +18,11 @@ from msgspec import Meta
 
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
-from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, parse_listeners
+from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
+from oncelog.broker.config.listeners import DEFAULT_LISTENERS, PROTOCOLS, ListenerConfig, parse_listeners
+from oncelog.broker.config.security_settings import SecuritySettings
+from oncelog.net.credentials import Secret
+from oncelog.net.server_options import PLAINTEXT
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -45,7 +49,7 @@ ReplicaSelector = Annotated[str, Meta(pattern=r"^(org\.apache\.kafka\.common\.re
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     """The settings of one broker. Times are ms and sizes are bytes, unless the name says otherwise."""
 
     # identity and listeners
@@ -67,11 +71,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertised_listeners: TextList = ""
     """Addresses that clients get from the broker, by the names in `listeners`. Default: the value of `listeners`."""
     listener_security_protocol_map: str = ""
-    """Protocols of listeners with a name of their own, as `NAME:PROTOCOL`. Only PLAINTEXT is supported."""
+    """Protocols of listeners with a name of their own, as `NAME:PROTOCOL`: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
     controller_listener_names: TextList = ""
     """Names in `listeners` that are not for clients. The broker does not bind them."""
     inter_broker_listener_name: str = ""
     """The listener, one of `listeners`, to which other brokers connect. Default: the first one."""
+    security_inter_broker_protocol: str = ""
+    """The protocol, and name, of that listener, if it is not given by `inter.broker.listener.name`."""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
     """Log directories: the directories that hold the partitions, with commas between them. Kafka's default is in /tmp,
     which the system may clean up."""
@@ -250,13 +256,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # derived from the above
     client_listeners: tuple[ListenerConfig, ...] = (ListenerConfig(),)
     """The listeners for clients, at least one."""
+    security: Mapping[str, ListenerSecurity] = {}
+    """What the listeners that are not PLAINTEXT require of their clients, by name."""
     given: Mapping[str, str] = {}
-    """The settings that were given, by Kafka's names, as they were written."""
+    """The settings that were given, by Kafka's names, as they were written. It has no secrets."""
     warnings: tuple[str, ...] = ()
     """Warnings about given settings that are unknown or have no effect."""
 
 
-_DERIVED = frozenset({"client_listeners", "given", "warnings"})
+_DERIVED = frozenset({"client_listeners", "security", "given", "warnings"})
 
 _SCALED: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),
@@ -311,7 +319,9 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     for name, text in settings.items():
         if name in table:
             values[table[name].attribute] = check_value(name, text, table[name])
-        if name in UNUSED or not (name in table or name in _SCALED):
+        if name in UNUSED or not (
+            name in table or name in _SCALED or _OF_LISTENER.fullmatch(name) or _JAAS.fullmatch(name)
+        ):
             warnings.append(_warning(name, table))
     for name, (first, factor) in _SCALED.items():
         if name in settings and table[first].attribute not in values:
@@ -328,13 +338,62 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
         values.get("controller_listener_names", ""),
     )
     _check_inter_broker_listener(values)
-    return BrokerConfig(**values, given=dict(settings), warnings=tuple(warnings))
+    values["security"] = {
+        each.name: _security(each, settings, values, table)
+        for each in values["client_listeners"]
+        if each.protocol != PLAINTEXT
+    }
+    given = {name: text for name, text in settings.items() if not is_secret(name, table)}
+    return BrokerConfig(**values, given=given, warnings=tuple(warnings))
+
+
+_OF_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+_JAAS = re.compile(r"(?:listener\.name\.([^.]+)\.)?([a-z0-9-]+)\.sasl\.jaas\.config")
+
+
+def _of_login(name: str) -> bool:
+    return _OF_LISTENER.fullmatch(name) is not None or _JAAS.fullmatch(name) is not None
+
+
+def is_secret(name: str, table: Mapping[str, Key]) -> bool:
+    """Return whether the value of a setting must not be shown."""
+    found = _OF_LISTENER.fullmatch(name)
+    key = table.get(found[2] if found else name)
+    return name.endswith("sasl.jaas.config") or (key is not None and key.type is Secret)
+
+
+def _security(
+    listener: ListenerConfig, settings: Mapping[str, str], values: Mapping[str, Any], table: Mapping[str, Key]
+) -> ListenerSecurity:
+    """Return what a listener requires: its own settings (`listener.name.NAME.KEY`), then those of the broker."""
+    own: dict[str, Any] = {}
+    jaas: dict[str, Secret] = {}
+    for name, text in settings.items():
+        found = _OF_LISTENER.fullmatch(name)
+        login = _JAAS.fullmatch(name)
+        if login is not None and login[1] in (None, listener.name.lower()):
+            if login[1] is not None or login[2] not in jaas:
+                jaas[login[2]] = Secret(text)
+        elif found is not None and found[1] == listener.name.lower() and found[2] in table:
+            own[table[found[2]].attribute] = check_value(name, text, table[found[2]])
+    defaults = {field.name: field.default for field in msgspec.structs.fields(SecuritySettings)}
+    of_brokers = listener.name == values.get("inter_broker_listener_name")
+    return listener_security(
+        listener.name, listener.protocol, {**defaults, **values, **own}, jaas, of_brokers=of_brokers
+    )
 
 
 def _check_inter_broker_listener(values: dict[str, Any]) -> None:
     """Check the listener for other brokers. As in Kafka, names are compared in upper case. Raises ConfigError."""
     names = [listener.name for listener in values["client_listeners"]]
     name = values.get("inter_broker_listener_name", "").upper()
+    protocol = values.get("security_inter_broker_protocol", "").upper()
+    if protocol:
+        if name:
+            raise ConfigError("set inter.broker.listener.name or security.inter.broker.protocol, not both")
+        if protocol not in PROTOCOLS:
+            raise ConfigError(f"security.inter.broker.protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
+        name = protocol
     if not name:
         return
     values["inter_broker_listener_name"] = name
@@ -371,6 +430,8 @@ def check_value(name: str, text: str, key: Key) -> Any:
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{name} must be true or false, not {text!r}")
         return text.lower() == "true"
+    if key.type is Secret:
+        return Secret(text)
     if key.type is int:
         number = _number(name, text, key.meta)
         if number == 0 and key.attribute == "compression_gzip_level":
@@ -430,4 +491,4 @@ def _nearest(name: str, cutoff: float) -> str | None:
 def misspelled(name: str) -> str | None:
     """Return the setting that was probably meant by a name that is no setting of Kafka. None for others."""
     known = name in keys() or name in _SCALED or name in WITHOUT_EFFECT or name in UNUSED
-    return None if known or name.startswith("listener.name.") else _nearest(name, 0.85)
+    return None if known or _of_login(name) else _nearest(name, 0.85)

@@ -10,6 +10,7 @@ from oncelog.broker.config.entries import (
     UNKNOWN_TYPE,
     ConfigEntry,
     ConfigSource,
+    ConfigType,
     describe_all_brokers,
     describe_broker,
     describe_topic,
@@ -107,6 +108,7 @@ def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Descr
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
+        is_sensitive=entry.type == ConfigType.PASSWORD,
         read_only=entry.read_only,
         config_source=entry.source,
         config_type=entry.type,

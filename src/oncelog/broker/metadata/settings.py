@@ -15,6 +15,7 @@ from oncelog.broker.workers import Runtime
 from oncelog.cluster import configs, features
 from oncelog.cluster.features import SUPPORTED
 from oncelog.cluster.image import MetadataCache, MetadataDelta
+from oncelog.cluster.users import update_user
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
@@ -79,6 +80,15 @@ class SettingsAdministration:
             written = await self._workers.write_store(configs.update_broker, log, node_id, checked)
         target = "all brokers" if node_id is None else "this broker"
         self.logger.info("settings of %s are now %s", target, written)
+
+    async def alter_user(self, name: str, wanted: Mapping[str, str | None]) -> None:
+        """Set these settings of a user; None removes one. They take effect before this returns.
+
+        Raises RESOURCE_NOT_FOUND, REQUEST_TIMED_OUT.
+        """
+        async with self._loader.changing() as log:
+            await self._workers.write_store(update_user, log, name, wanted)
+        self.logger.info("changed the credentials of user %r: %s", name, ", ".join(sorted(wanted)))
 
     async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
         """Change all these levels of features, or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""

@@ -31,7 +31,7 @@ from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
 
 Decode = Callable[[], Awaitable[tuple[Message, int]]]
@@ -87,10 +87,9 @@ class Dispatcher:
 
     def __call__(self, frame: memoryview, session: Session) -> Chunks | Deferred | None:
         """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
-        try:
-            header, position = decode_request_header(frame)
-        except DecodeError as error:
-            raise BadRequestError(f"invalid request header: {error}") from error
+        if session.login is not None and session.login.raw:
+            return [session.login.authenticate_raw(frame)]
+        header, position = _header(frame, session)
         api_key, version = header.api_key, header.api_version
         route = self._routes.get((api_key, version))
         if route is None:
@@ -247,6 +246,17 @@ class Dispatcher:
         line = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=own.min_version, max_version=own.max_version)
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[line])
         return [encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id), response.encode(0)]
+
+
+def _header(frame: memoryview, session: Session) -> tuple[RequestHeader, int]:
+    """Return the header of a request that the client's login admits, and where the request begins."""
+    try:
+        found = decode_request_header(frame)
+    except DecodeError as error:
+        raise BadRequestError(f"invalid request header: {error}") from error
+    if session.login is not None:
+        session.login.check(found[0].api_key)
+    return found
 
 
 def _copied(frame: memoryview) -> memoryview:

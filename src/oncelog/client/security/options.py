@@ -11,7 +11,7 @@ from oncelog.errors import ConfigError
 from oncelog.net.credentials import Secret, parse_jaas
 from oncelog.net.failures import Cause
 from oncelog.net.sasl import MECHANISMS
-from oncelog.net.security import PLAINTEXT, Login, Security, Tls
+from oncelog.net.security import PLAINTEXT, Login, PasswordLogin, Security, Tls
 
 if TYPE_CHECKING:
     from oncelog.net.tls_files import Store
@@ -271,8 +271,6 @@ def _key(options: Mapping[str, Any]) -> tuple[Store | None, Store | None]:
 
 
 def _login(options: Mapping[str, Any]) -> Login:
-    from oncelog.client.security.tokens import PasswordLogin
-
     mechanism = options["sasl_mechanism"]
     if mechanism is None:
         raise ConfigError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")

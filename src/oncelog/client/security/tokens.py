@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import ssl
 import time
 import urllib.parse
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.net.credentials import Secret
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
-from oncelog.net.sasl import Exchange, OAuthBearer, Plain, Scram, shown
+from oncelog.net.sasl import Exchange, OAuthBearer, shown
 from oncelog.net.threads import in_thread
 
 REFRESH_AT = 0.8
@@ -40,21 +39,6 @@ log = logging.getLogger(__name__)
 
 Token = tuple[str, float]
 """A token, and the seconds for which it may be used; 0 if it is not to be kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class PasswordLogin:
-    """A login with user name and password."""
-
-    mechanism: str
-    username: str
-    password: Secret
-
-    async def begin(self) -> Exchange:
-        """Return a new exchange."""
-        if self.mechanism == "PLAIN":
-            return Plain(self.username, self.password.value)
-        return Scram(self.mechanism, self.username, self.password.value, secrets.token_urlsafe(24))
 
 
 class TokenCalls:

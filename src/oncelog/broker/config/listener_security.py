@@ -1,0 +1,163 @@
+"""What a listener requires of its clients: TLS, certificates, logins. From the settings of the broker and its own.
+
+Source: Kafka's `SslConfigs`, `BrokerSecurityConfigs`, `JaasContext`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oncelog.broker.config.certificate_names import principal_mapper
+from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.peer_security import MECHANISMS, peer_login
+from oncelog.net.credentials import Secret, parse_jaas
+
+if TYPE_CHECKING:
+    from oncelog.net.security import PasswordLogin
+    from oncelog.net.tls_files import ServerTlsFiles, Store
+
+_USER = "user_"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """The settings of one listener. `users` has the passwords of PLAIN by user name."""
+
+    tls: ServerTlsFiles | None = None
+    principal_of: Callable[[str], str] = str
+    """The user of a client, from the distinguished name in its certificate."""
+    mechanisms: tuple[str, ...] = ()
+    """The mechanisms of its login. None: clients do not log in."""
+    users: Mapping[str, Secret] | None = None
+    peer_login: PasswordLogin | None = None
+    """How this broker logs in at others, if they use this listener."""
+    check_host: bool = True
+    """Whether the certificates of other brokers must have their host names."""
+    max_reauth_ms: int = 0
+    max_receive_size: int = 524_288
+    failure_delay_ms: int = 100
+
+
+def listener_security(
+    name: str, protocol: str, values: Mapping[str, Any], jaas: Mapping[str, Secret], *, of_brokers: bool
+) -> ListenerSecurity:
+    """Return the security of a listener. `of_brokers`: it is the one that brokers use. Raises ConfigError.
+
+    `values` are the settings of `SecuritySettings` that apply to it, and `jaas` the lines of its login modules by the
+    mechanism in lower case.
+    """
+    where = f"listener {name}"
+    login = protocol.startswith("SASL_")
+    mechanisms = _mechanisms(values["sasl_enabled_mechanisms"], where) if login else ()
+    users = None
+    if "PLAIN" in mechanisms:
+        users = _plain_users(name, jaas.get("plain"))
+    return ListenerSecurity(
+        tls=_tls(values, where) if protocol.endswith("SSL") else None,
+        principal_of=principal_mapper(values["ssl_principal_mapping_rules"]),
+        mechanisms=mechanisms,
+        users=users,
+        peer_login=peer_login(name, values, jaas, mechanisms) if login and of_brokers else None,
+        check_host=bool(values["ssl_endpoint_identification_algorithm"]),
+        max_reauth_ms=values["connections_max_reauth_ms"],
+        max_receive_size=values["sasl_server_max_receive_size"],
+        failure_delay_ms=values["connection_failed_authentication_delay_ms"],
+    )
+
+
+# -- logins ---------------------------------------------------------------------------------------------------------
+
+
+def _mechanisms(text: str, where: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",") if part.strip()))
+    offered = ", ".join(MECHANISMS)
+    if not names:
+        raise ConfigError(f"{where} needs sasl.enabled.mechanisms: some of {offered}")
+    for name in names:
+        if name == "GSSAPI":
+            raise ConfigError(
+                f"{where}: sasl.enabled.mechanisms has GSSAPI, which is Kafka's default, but Kerberos is not "
+                f"supported; set it to some of {offered}"
+            )
+        if name not in MECHANISMS:
+            raise ConfigError(f"{where}: sasl.enabled.mechanisms has {name}; supported are {offered}")
+    return names
+
+
+def _plain_users(listener: str, line: Secret | None) -> dict[str, Secret]:
+    key = f"listener.name.{listener.lower()}.plain.sasl.jaas.config"
+    if line is None:
+        raise ConfigError(f'PLAIN needs {key}, with user_NAME="PASSWORD" for each user')
+    try:
+        options = parse_jaas(line.value, "PLAIN")
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    return {name.removeprefix(_USER): Secret(text) for name, text in options.items() if name.startswith(_USER)}
+
+
+# -- certificates ---------------------------------------------------------------------------------------------------
+
+
+def _tls(values: Mapping[str, Any], where: str) -> ServerTlsFiles:
+    import ssl
+
+    from oncelog.net.tls_files import ServerTlsFiles
+
+    key, chain = _key(values, where)
+    clients = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+    numbers = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+    versions = [part.strip() for part in values["ssl_enabled_protocols"].split(",") if part.strip()]
+    if not versions or not set(versions) <= set(numbers):
+        raise ConfigError(f"{where}: ssl.enabled.protocols must be TLSv1.2, TLSv1.3 or both")
+    return ServerTlsFiles(
+        key=key,
+        chain=chain,
+        trust=_store(values, "ssl_truststore_location", "ssl_truststore_certificates", "ssl_truststore_password"),
+        clients=clients[values["ssl_client_auth"]],
+        versions=frozenset(numbers[each] for each in versions),
+        ciphers=":".join(map(openssl_name, filter(None, map(str.strip, values["ssl_cipher_suites"].split(","))))),
+    )
+
+
+def _key(values: Mapping[str, Any], where: str) -> tuple[Store, Store | None]:
+    from dataclasses import replace
+
+    from oncelog.net.tls_files import Store
+
+    key = _store(values, "ssl_keystore_location", "ssl_keystore_key", "ssl_keystore_password")
+    chain: Secret = values["ssl_keystore_certificate_chain"]
+    if key is None:
+        raise ConfigError(
+            f"{where} needs ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain"
+        )
+    if (key.path is None) != bool(chain):
+        raise ConfigError(f"{where}: ssl.keystore.key and ssl.keystore.certificate.chain belong together")
+    password: Secret = values["ssl_key_password"]
+    key = replace(key, key_password=password or None)
+    return key, Store("ssl.keystore.certificate.chain", pem=chain) if chain else None
+
+
+def _store(values: Mapping[str, Any], location: str, content: str, password: str) -> Store | None:
+    from oncelog.net.tls_files import Store
+
+    path, pem, secret = values[location], values[content], values[password]
+    names = location.replace("_", "."), content.replace("_", ".")
+    if path and pem:
+        raise ConfigError(f"{' and '.join(names)}: set one of them")
+    if not path and not pem:
+        return None
+    given = secret or None
+    return Store(names[0], path=path, password=given) if path else Store(names[1], pem=pem, password=given)
+
+
+def openssl_name(suite: str) -> str:
+    """Return OpenSSL's name of a cipher suite of TLS 1.2: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
+    exchange, found, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    if not found:
+        return suite
+    cipher = re.sub(r"^AES_(\d+)_", r"AES\1_", cipher).replace("_CBC", "")
+    cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
+    return "-".join([*([] if exchange == "RSA" else [exchange]), cipher]).replace("_", "-")

@@ -1,0 +1,73 @@
+"""The broker's settings of TLS and logins, by Kafka's names. `BrokerConfig` has them, too.
+
+All of them may also be set for one listener, as `listener.name.NAME.KEY`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from oncelog.net.credentials import Secret
+
+Int0 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Int1 = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Long0 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+StoreType = Annotated[str, Meta(pattern="^(JKS|PKCS12|PEM)$")]
+ClientAuth = Annotated[str, Meta(pattern="^(none|requested|required)$")]
+Names = Annotated[str, Meta(title="list")]
+NO_SECRET = Secret("")
+"""The default of a password."""
+
+
+class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings. An empty text or secret is one that is not given."""
+
+    ssl_keystore_location: str = ""
+    """File with the broker's key and certificates, as PEM or PKCS12. It is read again when it changes."""
+    ssl_keystore_type: StoreType = "JKS"
+    """PEM or PKCS12. The content of the file decides. JKS must be converted."""
+    ssl_keystore_password: Secret = NO_SECRET
+    """Password of a PKCS12 file."""
+    ssl_keystore_key: Secret = NO_SECRET
+    """The broker's private key itself, as PEM."""
+    ssl_keystore_certificate_chain: Secret = NO_SECRET
+    """The broker's certificates themselves, as PEM."""
+    ssl_key_password: Secret = NO_SECRET
+    """Password of a private key that is encrypted PEM."""
+    ssl_truststore_location: str = ""
+    """File with the certificates of the authorities that sign client certificates, as PEM or PKCS12. It is read again
+    when it changes."""
+    ssl_truststore_type: StoreType = "JKS"
+    """PEM or PKCS12. The content of the file decides. JKS must be converted."""
+    ssl_truststore_password: Secret = NO_SECRET
+    """Password of a PKCS12 file."""
+    ssl_truststore_certificates: Secret = NO_SECRET
+    """The certificates of the authorities themselves, as PEM."""
+    ssl_client_auth: ClientAuth = "none"
+    """Whether clients need a certificate: `required`, `requested` (they may have one), or `none`."""
+    ssl_principal_mapping_rules: str = "DEFAULT"
+    """Rules that make the user of a client from the name in its certificate, as `RULE:PATTERN/REPLACEMENT/[LU]`.
+    `DEFAULT` is the whole name, such as `CN=alice,O=shop`."""
+    ssl_enabled_protocols: Names = "TLSv1.2,TLSv1.3"
+    """The versions of TLS to use."""
+    ssl_cipher_suites: Names = ""
+    """The cipher suites of TLS 1.2 to use, by their standard names. Default: those of OpenSSL."""
+    ssl_endpoint_identification_algorithm: str = "https"
+    """With `https`, another broker's certificate must have its host name. Empty: it need not."""
+    sasl_enabled_mechanisms: Names = "GSSAPI"
+    """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default is not
+    supported."""
+    sasl_mechanism_inter_broker_protocol: str = "GSSAPI"
+    """The mechanism with which brokers log in at each other. Kafka's default is not supported."""
+    sasl_jaas_config: Secret = NO_SECRET
+    """The line of a login module, such as `...PlainLoginModule required user_alice="...";`. Set it for a listener and a
+    mechanism, as `listener.name.NAME.plain.sasl.jaas.config`."""
+    sasl_server_max_receive_size: Int1 = 524_288
+    """Largest request before a login."""
+    connections_max_reauth_ms: Long0 = 0
+    """Clients must log in again after this time. 0: they need not."""
+    connection_failed_authentication_delay_ms: Int0 = 100
+    """How long the broker waits before it closes the connection of a login that has failed."""

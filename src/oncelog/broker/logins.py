@@ -1,0 +1,171 @@
+"""The login of a connection: which requests it admits, and what the SASL requests do (KIP-43, 152, 368).
+
+Source: Kafka's `SaslServerAuthenticator`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from oncelog.broker.config.listener_security import ListenerSecurity
+from oncelog.cluster.image import MetadataCache
+from oncelog.net.frames import BadFrameError
+from oncelog.net.sasl_server import PlainServer, RejectedLoginError, ScramCredential, ScramServer, ServerExchange
+from oncelog.net.session import REJECTED, Session
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+FindScram = Callable[[str, str], ScramCredential | None]
+"""Return the credential of a mechanism and a user, or None."""
+
+LOGIN_S = 30.0
+"""How long a client may take for its login."""
+_BEFORE = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_DURING = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+def find_scram(cache: MetadataCache, mechanism: str, user: str) -> ScramCredential | None:
+    """Return the credential that the newest metadata has."""
+    text = cache.image.user_configs.get(user, {}).get(mechanism)
+    return None if text is None else ScramCredential.decode(text)
+
+
+class Logins:
+    """The logins of one listener."""
+
+    def __init__(self, security: ListenerSecurity, find_scram: FindScram, now: Callable[[], float]) -> None:
+        self.security = security
+        self.now = now
+        """A clock that only goes forward, in seconds."""
+        self._find_scram = find_scram
+        self._disguise = secrets.token_bytes(32)
+
+    def begin(self, session: Session) -> Login:
+        """Return the login of a new connection."""
+        return Login(self, session)
+
+    def exchange(self, mechanism: str) -> ServerExchange:
+        """Begin to log in with a mechanism of the listener."""
+        if mechanism == "PLAIN":
+            return PlainServer(self.security.users or {})
+
+        def find(user: str) -> ScramCredential | None:
+            return self._find_scram(mechanism, user)
+
+        return ScramServer(mechanism, find, secrets.token_urlsafe(24), self._disguise)
+
+
+class Login:
+    """The login of one connection."""
+
+    __slots__ = (
+        "_deadline",
+        "_exchange",
+        "_expires_at",
+        "_logins",
+        "_mechanism",
+        "_raw",
+        "_session",
+        "_user",
+        "_whole",
+    )
+
+    def __init__(self, logins: Logins, session: Session) -> None:
+        self._logins = logins
+        self._session = session
+        self._mechanism = ""
+        self._exchange: ServerExchange | None = None
+        self._raw = False
+        """Whether the next frame is a message of the mechanism, without a header (after SaslHandshake v0)."""
+        self._user = ""
+        self._expires_at = 0.0
+        """When the session ends, by the clock of the listener; 0 if it does not."""
+        self._whole = session.request_limit
+        session.request_limit = min(self._whole, logins.security.max_receive_size)
+        self._deadline: Any = session.drop(LOGIN_S, "it has not logged in")
+
+    @property
+    def raw(self) -> bool:
+        """Whether the next frame has no header."""
+        return self._raw
+
+    def check(self, api_key: int) -> None:
+        """Raise BadFrameError, which closes the connection, if a request of this API is not admitted now."""
+        if not self._user:
+            if api_key not in _BEFORE:
+                raise BadFrameError(f"a request with API key {api_key} before the login")
+        elif self._exchange is not None:
+            if api_key not in _DURING:
+                raise BadFrameError(f"a request with API key {api_key} during a new login")
+        elif self._expires_at and api_key not in _DURING and self._logins.now() >= self._expires_at:
+            raise BadFrameError(f"the session of {self._session.principal} has expired")
+
+    def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
+        """Choose the mechanism."""
+        offered = list(self._logins.security.mechanisms)
+        if self._user and not self._logins.security.max_reauth_ms:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
+        if request.mechanism not in offered:
+            self._end()
+            return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered)
+        if self._user and request.mechanism != self._mechanism:
+            self._end()
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
+        self._mechanism = request.mechanism
+        self._exchange = self._logins.exchange(request.mechanism)
+        self._raw = version == 0
+        return SaslHandshakeResponse(mechanisms=offered)
+
+    def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        """Take a message of the mechanism in a request."""
+        if self._exchange is None:
+            self._end()
+            text = "SaslAuthenticate request received without a SaslHandshake request"
+            return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
+        try:
+            answer = self._step(bytes(request.auth_bytes))
+        except RejectedLoginError as error:
+            self._end()
+            return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error))
+        lifetime_ms = self._logins.security.max_reauth_ms if self._exchange is None else 0
+        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+
+    def authenticate_raw(self, frame: memoryview) -> bytes:
+        """Take a message of the mechanism in a frame of its own. Raises BadFrameError, which closes the connection."""
+        try:
+            answer = self._step(bytes(frame))
+        except RejectedLoginError as error:
+            raise BadFrameError(f"the login has failed: {error}") from None
+        return answer
+
+    def _step(self, message: bytes) -> bytes:
+        exchange = self._exchange
+        assert exchange is not None
+        answer = exchange.answer(message)
+        if exchange.user:
+            self._complete(exchange.user)
+        return answer
+
+    def _complete(self, user: str) -> None:
+        if self._user and user != self._user:
+            raise RejectedLoginError(
+                f"Cannot change principals during re-authentication from User.{self._user} to User.{user}"
+            )
+        self._user = user
+        self._exchange = None
+        self._raw = False
+        lifetime_ms = self._logins.security.max_reauth_ms
+        self._expires_at = self._logins.now() + lifetime_ms / 1000 if lifetime_ms else 0.0
+        self._session.principal = f"User:{user}"
+        self._session.request_limit = self._whole
+        self._deadline.cancel()
+
+    def _end(self) -> None:
+        """Close the connection a while after the response."""
+        self._exchange = None
+        self._session.mute(REJECTED)
+        self._session.drop(self._logins.security.failure_delay_ms / 1000, "its login has failed")

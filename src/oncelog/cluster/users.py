@@ -1,0 +1,80 @@
+"""Store the settings of users in the versioned tree: their SCRAM credentials. Reads and writes block.
+
+The node `/config/users/NAME` has a setting for each mechanism. Kafka's ZooKeeper tree has the same nodes. In the path,
+a name is percent-encoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from oncelog.cluster import configs
+from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.store import (
+    BadVersionError,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    StoreError,
+    read_children,
+)
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+USERS = "/config/users"
+
+UserConfigs = Mapping[str, Mapping[str, str]]
+"""The settings of each user, by name."""
+
+_log = logging.getLogger("oncelog.cluster")
+
+
+def user_path(name: str) -> str:
+    """Return the path of a user's settings."""
+    return f"{USERS}/{quote(name, safe='')}"
+
+
+def read_users(store: MetadataStore) -> dict[str, dict[str, str]]:
+    """Return the settings of all users. Those that cannot be read are logged and omitted."""
+    found = {}
+    for name, node in read_children(store, USERS).items():
+        try:
+            found[unquote(name)] = configs.decode(node)
+        except (msgspec.MsgspecError, ValueError):
+            _log.error("cannot read the settings of user %r", unquote(name))
+    return found
+
+
+def update_user(changes: ChangeLog, name: str, wanted: Mapping[str, str | None]) -> None:
+    """Set these settings of a user; None removes one. A user without settings has no node.
+
+    Raises RESOURCE_NOT_FOUND if one to remove does not exist, and REQUEST_TIMED_OUT.
+    """
+    path = user_path(name)
+    try:
+        while True:
+            with suppress(BadVersionError, NodeExistsError, NoNodeError):  # another writer was faster: read again
+                changes.write([_change(changes.store, path, name, wanted)], path)
+                return
+    except StoreError as error:
+        raise cannot_write("user", error) from error
+
+
+def _change(store: MetadataStore, path: str, name: str, wanted: Mapping[str, str | None]) -> Operation:
+    node = store.get(path) if store.exists(path) else None
+    before = {} if node is None else configs.decode(node)
+    if any(text is None and key not in before for key, text in wanted.items()):
+        message = f"Attempt to delete a user credential that does not exist: {name}"
+        raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, message)
+    after = {key: text for key, text in {**before, **wanted}.items() if text is not None}
+    if node is None:
+        return Create(path, configs.encode(after))
+    return Set(path, configs.encode(after), node.version) if after else Delete(path, node.version)

@@ -1,0 +1,190 @@
+"""The server's side of the SASL mechanisms: bytes in, bytes out. No I/O.
+
+Each message of the client goes to `answer`, which returns the next message of the server. The login is complete when
+`user` is set. Sources: RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM); Kafka's `PlainSaslServer`, `ScramSaslServer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from oncelog.net.credentials import Secret
+from oncelog.net.sasl import MIN_ITERATIONS, SCRAM_HASHES
+
+OTHER_USER = "Authentication failed: Client requested an authorization id that is different from username"
+
+
+class RejectedLoginError(Exception):
+    """The login has failed. The message is for the client, and does not say what was wrong with its credentials."""
+
+
+class ServerExchange(Protocol):
+    """One login with one mechanism."""
+
+    @property
+    def user(self) -> str:
+        """The name of the user; empty until the login is complete."""
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the answer to a message of the client. Raises RejectedLoginError."""
+
+
+class PlainServer:
+    """PLAIN: compare the password with that of the user."""
+
+    def __init__(self, users: Mapping[str, Secret]) -> None:
+        self._users = users
+        self.user = ""
+
+    def answer(self, message: bytes) -> bytes:
+        """Return nothing, because there is no further message."""
+        try:
+            parts = message.decode().split("\0")
+        except UnicodeDecodeError:
+            parts = []
+        if len(parts) != 3:
+            raise RejectedLoginError("Invalid SASL/PLAIN response: it must be three texts with NUL between them")
+        other, user, password = parts
+        if not user or not password:
+            raise RejectedLoginError("Authentication failed: user name and password must not be empty")
+        expected = self._users.get(user)
+        same = hmac.compare_digest(password.encode(), (expected or Secret("\0")).value.encode())
+        if expected is None or not same:
+            raise RejectedLoginError("Authentication failed: Invalid username or password")
+        if other not in ("", user):
+            raise RejectedLoginError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self.user = user
+        return b""
+
+
+_KEYS = "salt", "stored_key", "server_key"
+
+
+class ScramCredential(NamedTuple):
+    """What the broker stores of a password for one mechanism: it can check a login, but not make one."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+    def encode(self) -> str:
+        """Return the text that Kafka's ZooKeeper tree has (`ScramCredentialUtils`)."""
+        texts = [f"{name}={b64encode(getattr(self, name)).decode()}" for name in _KEYS]
+        return ",".join([*texts, f"iterations={self.iterations}"])
+
+    @classmethod
+    def decode(cls, text: str) -> ScramCredential:
+        """Return the credential in a text. Raises ValueError, without a part of the text."""
+        fields = {name: value for name, _, value in (part.partition("=") for part in text.split(","))}
+        try:
+            salt, stored, server = (
+                b64decode(fields[name], validate=True) for name in ("salt", "stored_key", "server_key")
+            )
+            return cls(salt, stored, server, int(fields["iterations"]))
+        except (KeyError, ValueError):
+            raise ValueError("it is no SCRAM credential") from None
+
+
+def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
+    """Return what to store of a password. Takes as long as `iterations` says."""
+    return salted_credential(
+        mechanism, hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.encode(), salt, iterations), salt, iterations
+    )
+
+
+def salted_credential(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """Return what to store of a salted password."""
+    name = SCRAM_HASHES[mechanism]
+    stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+    return ScramCredential(salt, stored, hmac.digest(salted, b"Server Key", name), iterations)
+
+
+_NAME = r"(?:[^=,\0]|=2C|=3D)+"
+_FIRST = re.compile(rf"n,(?:a=({_NAME}))?,((?:m=[^,]*,)?n=({_NAME}),r=([\x21-\x2b\x2d-\x7e]+))(?:,(.*))?")
+_FINAL = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[^p][^,]*)*),p=([A-Za-z0-9+/=]+)")
+
+
+class ScramServer:
+    """SCRAM: client and server prove to each other that they know the password.
+
+    `find` returns the credential of a user, or None. A login of an unknown user fails at its end, after the same steps
+    as one with a wrong password: `disguise` is a secret of this broker, from which its salt is made.
+    """
+
+    def __init__(
+        self, mechanism: str, find: Callable[[str], ScramCredential | None], nonce: str, disguise: bytes
+    ) -> None:
+        self._mechanism = mechanism
+        self._hash = SCRAM_HASHES[mechanism]
+        self._find = find
+        self._nonce = nonce
+        self._disguise = disguise
+        self._claimed = self._first = self._bare = ""
+        self._credential: ScramCredential | None = None
+        self.user = ""
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the server-first-message, then the server-final-message."""
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise RejectedLoginError("Invalid SASL/SCRAM message: it is not UTF-8") from None
+        return self._begin(text) if self._credential is None else self._finish(text, self._credential)
+
+    def _begin(self, text: str) -> bytes:
+        found = _FIRST.fullmatch(text)
+        if found is None:
+            raise RejectedLoginError("Invalid SCRAM client first message")
+        if found[2].startswith("m="):
+            raise RejectedLoginError("Authentication failed: the client demands an extension that is not supported")
+        user = found[3].replace("=2C", ",").replace("=3D", "=")
+        if found[1] is not None and found[1].replace("=2C", ",").replace("=3D", "=") != user:
+            raise RejectedLoginError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._claimed = user
+        self._credential = self._find(user) or self._unknown(user)
+        self._bare = found[2] + ("" if found[5] is None else f",{found[5]}")
+        self._nonce = found[4] + self._nonce
+        salt = b64encode(self._credential.salt).decode()
+        self._first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        return self._first.encode()
+
+    def _unknown(self, user: str) -> ScramCredential:
+        """Return a credential that no password has."""
+        salt = hmac.digest(self._disguise, user.encode(), "sha256")[:24]
+        key = hmac.digest(self._disguise, b"key" + user.encode(), self._hash)
+        return ScramCredential(salt, key, key, MIN_ITERATIONS)
+
+    def _finish(self, text: str, credential: ScramCredential) -> bytes:
+        found = _FINAL.fullmatch(text)
+        if found is None or found[3] != self._nonce:
+            raise RejectedLoginError("Invalid SCRAM client final message")
+        try:
+            binding, proof = b64decode(found[2], validate=True), b64decode(found[4], validate=True)
+        except ValueError:
+            raise RejectedLoginError("Invalid SCRAM client final message") from None
+        signed = f"{self._bare},{self._first},{found[1]}".encode()
+        signature = hmac.digest(credential.stored_key, signed, self._hash)
+        wrong = RejectedLoginError(
+            "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+            + self._mechanism
+        )
+        if len(proof) != len(signature) or not binding.startswith(b"n,"):
+            raise wrong
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key):
+            raise wrong
+        self.user = self._claimed
+        return b"v=" + b64encode(hmac.digest(credential.server_key, signed, self._hash))

@@ -1,0 +1,276 @@
+"""TLS and logins of our broker, with our client and librdkafka."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, ScramMechanism, UserScramCredentialDeletion
+
+from oncelog import Admin, Consumer, Producer, errors
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.metadata import MetadataRequest
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from support.processes import ManagedProcess, children
+from support.secured_oncelog import (
+    MECHANISMS,
+    PASSWORD,
+    USER,
+    SecuredOncelog,
+    add_scram_user,
+    certificates,
+    secured_settings,
+)
+from support.servers import OncelogCluster
+from support.wire import Wire
+
+WAYS = [
+    ("TLS", ""),
+    ("MUTUAL", ""),
+    *(("LOGIN", mechanism) for mechanism in MECHANISMS),
+    *(("OPEN", mechanism) for mechanism in MECHANISMS),
+]
+QUICK: dict[str, Any] = {"max_block_ms": 5000, "delivery_timeout_ms": 5000, "request_timeout_ms": 2000}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredOncelog]:
+    made = SecuredOncelog(tmp_path_factory.mktemp("secured"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t-{uuid.uuid4().hex[:8]}"
+
+
+def ours(options: dict[str, str]) -> dict[str, str]:
+    """Return the options of our client for those of librdkafka."""
+    return {key.replace(".", "_"): value for key, value in options.items() if key != "bootstrap.servers"}
+
+
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+def test_clients_write_and_read(secured: SecuredOncelog, listener: str, mechanism: str, name: str) -> None:
+    options = secured.options(listener, mechanism)
+    if listener == "MUTUAL":
+        options |= secured.certificates.client()
+    with Producer(options["bootstrap.servers"], **ours(options)) as producer:
+        producer.send(name, bytes(200_000)).result()
+        producer.send(name, b"ours").result()
+    foreign = confluent_kafka.Producer(options)
+    foreign.produce(name, b"theirs")
+    assert foreign.flush(30) == 0
+    consumer = Consumer(options["bootstrap.servers"], auto_offset_reset="earliest", **ours(options))
+    with consumer:
+        consumer.assign([(name, 0)])
+        found = []
+        while len(found) < 3:
+            found += [record.value for record in consumer.poll(30)]
+    assert found == [bytes(200_000), b"ours", b"theirs"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("user", "password"), [(USER, "wrong"), ("nobody", PASSWORD)])
+def test_wrong_credentials_are_rejected(secured: SecuredOncelog, mechanism: str, user: str, password: str) -> None:
+    options = {**secured.options("LOGIN", mechanism), "sasl.username": user, "sasl.password": password}
+    with (
+        Producer(options["bootstrap.servers"], **ours(options), **QUICK) as producer,
+        pytest.raises(errors.KafkaError) as caught,
+    ):
+        producer.send("t", b"x").result()
+    assert "rejected the login" in str(caught.value)
+    assert password not in secured.broker.log()
+
+
+def test_no_process_shows_a_password(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    line = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+    texts = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "plain.sasl.jaas.config": line,
+    }
+    settings.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+    command = [Path(sys.executable).with_name("oncelog"), "up", "--config", settings, "--data", tmp_path / "data"]
+    process = ManagedProcess([*command, "--port", "0"], tmp_path, "up")
+    try:
+        process.wait_for(lambda: list(process.lines()), "it prints its address")
+        titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (process.pid, *children(process.pid))]
+        assert len(titles) == 2
+        assert not [title for title in titles if PASSWORD.encode() in title]
+    finally:
+        assert process.stop() == 0
+    assert PASSWORD not in process.stderr_path.read_text()
+
+
+def test_client_without_a_certificate_is_rejected(secured: SecuredOncelog) -> None:
+    options = secured.options("MUTUAL")
+    with (
+        Producer(options["bootstrap.servers"], **ours(options), **QUICK) as producer,
+        pytest.raises(errors.KafkaError),
+    ):
+        producer.send("t", b"x").result()
+
+
+def test_new_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    secured = SecuredOncelog(tmp_path / "own")
+    try:
+
+        def serial() -> int:
+            context = ssl.create_default_context(cafile=str(secured.certificates.ca))
+            host, _, port = secured.addresses["TLS"].partition(":")
+            with (
+                socket.create_connection((host, int(port))) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as made,
+            ):
+                certificate = made.getpeercert()
+            assert certificate is not None
+            return int(str(certificate["serialNumber"]), 16)
+
+        first = serial()
+        assert serial() == first
+        secured.certificates.write_broker("127.0.0.1", "localhost")
+        second = serial()
+        assert second != first
+        secured.certificates.broker.write_text("damaged")
+        assert serial() == second
+        assert "cannot load the changed TLS files" in secured.broker.log()
+    finally:
+        secured.stop()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [MetadataRequest(topics=[]), SaslAuthenticateRequest(auth_bytes=b"\0alice\0hunter2-alice")],
+    ids=lambda each: type(each).__name__,
+)
+def test_nothing_is_served_before_the_login(secured: SecuredOncelog, request_: Any) -> None:
+    with Wire(secured.addresses["OPEN"]) as wire:
+        if isinstance(request_, SaslAuthenticateRequest):
+            answer = wire.call(request_)
+            assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        else:
+            with pytest.raises(ConnectionError):
+                wire.call(request_)
+
+
+def test_login_over_the_wire(secured: SecuredOncelog) -> None:
+    with Wire(secured.addresses["OPEN"]) as wire:
+        assert ApiKey.SASL_HANDSHAKE in wire.versions
+        refused = wire.call(SaslHandshakeRequest(mechanism="PLAIN"))
+        assert refused.error_code == 0
+        assert refused.mechanisms == list(MECHANISMS)
+        done = wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{USER}\0{PASSWORD}".encode()))
+        assert done.error_code == 0
+        assert wire.call(MetadataRequest(topics=[])).brokers
+        again = wire.call(SaslHandshakeRequest(mechanism="PLAIN"))
+        assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_unknown_mechanism_is_answered_with_the_known_ones(secured: SecuredOncelog) -> None:
+    with Wire(secured.addresses["OPEN"]) as wire:
+        answer = wire.call(SaslHandshakeRequest(mechanism="GSSAPI"))
+        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert answer.mechanisms == list(MECHANISMS)
+
+
+def test_large_request_before_the_login_closes_the_connection(secured: SecuredOncelog) -> None:
+    with Wire(secured.addresses["OPEN"]) as wire, pytest.raises(ConnectionError):
+        wire.call(SaslAuthenticateRequest(auth_bytes=bytes(600_000)))
+
+
+def test_session_expires_unless_the_client_logs_in_again(tmp_path: Path, name: str) -> None:
+    secured = SecuredOncelog(tmp_path, {"connections.max.reauth.ms": "700"})
+    try:
+        options = secured.options("OPEN", "SCRAM-SHA-256")
+        with Producer(options["bootstrap.servers"], **ours(options)) as producer:
+            for _ in range(30):
+                producer.send(name, b"x").result()
+                time.sleep(0.05)
+        with Wire(secured.addresses["OPEN"]) as wire:
+            wire.call(SaslHandshakeRequest(mechanism="PLAIN"))
+            done = wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{USER}\0{PASSWORD}".encode()))
+            assert done.session_lifetime_ms == 700
+            wire.call(SaslHandshakeRequest(mechanism="PLAIN"))
+            other = wire.call(SaslAuthenticateRequest(auth_bytes=b"\0bob\0hunter2"))
+            assert other.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        with Wire(secured.addresses["OPEN"]) as wire:
+            wire.call(SaslHandshakeRequest(mechanism="PLAIN"))
+            wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{USER}\0{PASSWORD}".encode()))
+            time.sleep(0.8)
+            with pytest.raises(ConnectionError):
+                wire.call(MetadataRequest(topics=[]))
+    finally:
+        secured.stop()
+
+
+def test_scram_user_is_changed_and_deleted(secured: SecuredOncelog, name: str) -> None:
+    plain = secured.addresses["PLAINTEXT"]
+    user = f"scram/{name} ="
+    add_scram_user(plain, user, "first")
+    add_scram_user(plain, user, "second")
+    options = {**secured.options("OPEN", "SCRAM-SHA-512"), "sasl.username": user}
+    with Producer(options["bootstrap.servers"], **ours({**options, "sasl.password": "second"})) as producer:
+        producer.send(name, b"x").result()
+    wrong = ours({**options, "sasl.password": "first"})
+    with Producer(options["bootstrap.servers"], **wrong, **QUICK) as producer, pytest.raises(errors.KafkaError):
+        producer.send(name, b"x").result()
+    admin = AdminClient({"bootstrap.servers": plain})
+    described = admin.describe_user_scram_credentials([user])[user].result(30)
+    assert {info.mechanism for info in described.scram_credential_infos} == {
+        ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512,
+    }  # fmt: skip
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        gone = UserScramCredentialDeletion(user, mechanism)
+        for future in admin.alter_user_scram_credentials([gone]).values():
+            future.result(30)
+    with pytest.raises(confluent_kafka.KafkaException, match="does not exist"):
+        admin.describe_user_scram_credentials([user])[user].result(30)
+    (future,) = admin.alter_user_scram_credentials([gone]).values()
+    with pytest.raises(confluent_kafka.KafkaException, match="does not exist"):
+        future.result(30)
+
+
+def test_three_brokers_log_in_at_each_other(tmp_path: Path, name: str) -> None:
+    made = certificates(tmp_path)
+    line = (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="hunter2-broker" '
+        f'user_broker="hunter2-broker" user_{USER}="{PASSWORD}";'
+    )
+    settings = {
+        **secured_settings(made),
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "plain.sasl.jaas.config": line,
+    }
+    options = {
+        "security_protocol": "SASL_SSL",
+        "ssl_ca_location": str(made.ca),
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": USER,
+        "sasl_password": PASSWORD,
+    }
+    cluster = OncelogCluster(tmp_path, settings=settings, arguments=("--brokers", "3"))
+    try:
+        with Admin(cluster.bootstrap, **options) as admin:
+            admin.create_topics(name, 3, 3, {"min.insync.replicas": "3"})
+        with (
+            Producer(cluster.bootstrap, transactional_id=name, **options) as producer,
+            producer.transaction() as transaction,
+        ):
+            for partition in range(3):
+                transaction.send(name, b"x", partition=partition)
+    finally:
+        cluster.stop()
