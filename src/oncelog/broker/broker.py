@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from oncelog.broker.config.authorizers import parse_super_users
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.config.peer_security import peer_security
@@ -26,6 +27,7 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.lifecycle import Lifecycle
 from oncelog.broker.logins import find_scram
 from oncelog.broker.membership import Membership
+from oncelog.broker.metadata.acls import AclAdministration
 from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.cluster_member import ClusterMember
 from oncelog.broker.metadata.controller import Controller
@@ -35,13 +37,15 @@ from oncelog.broker.metadata.settings import BrokerSettings, SettingsAdministrat
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.network import Network
 from oncelog.broker.peers import Peers
+from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.replication.fetchers import Replication
 from oncelog.broker.replication.in_sync import InSyncReplicas
 from oncelog.broker.replication.start_offsets import StartOffsets
+from oncelog.broker.requests.authorizer import StandardAuthorizer
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
-from oncelog.broker.requests.operations import ALLOW_EVERYTHING
+from oncelog.broker.requests.operations import ALLOW_EVERYTHING, Authorizer
 from oncelog.broker.requests.services import HandlerServices
 from oncelog.broker.storage.all_logs import AllLogs
 from oncelog.broker.storage.disk_failures import DiskFailures
@@ -199,11 +203,12 @@ class Broker:
             membership=self.membership,
             nodes=Nodes(self.node_id, self.metadata, self.partitions, self.departed),
             controller=self.controller,
-            authorizer=ALLOW_EVERYTHING,
+            authorizer=self._authorizer(config),
             config=self.config,
             cache=self.metadata,
             topics=self.topics,
             settings=self.settings,
+            acls=AclAdministration(self.loader, self.metadata, self._runtime),
             partitions=self.partitions,
             directories=self.directories,
             new_logs=self.new_logs,
@@ -220,6 +225,17 @@ class Broker:
         self.server = Server(handler, limits, unsent)
         self._network = Network(
             self.server, self.peers, self.config, partial(find_scram, self.metadata), self.log, most_clients
+        )
+
+    def _authorizer(self, config: BrokerConfig) -> Authorizer:
+        if not config.authorizer_class_name:
+            return ALLOW_EVERYTHING
+        lines = RepeatedLines(self.log, "requests")
+        return StandardAuthorizer(
+            self.metadata,
+            lines,
+            parse_super_users(config.super_users),
+            allow_without_acls=config.allow_everyone_if_no_acl_found,
         )
 
     def _make_replication(self) -> None:

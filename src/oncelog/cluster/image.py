@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BrokerInfo
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.topics import TopicPartition
@@ -16,7 +17,7 @@ from oncelog.protocol.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The topics, broker settings and features that the tree held after change number `sequence`.
+    """The topics, broker settings, features and ACLs that the tree held after change number `sequence`.
 
     `brokers` and `controller` may be newer: the store changes them when a session ends, and logs no change.
     """
@@ -31,6 +32,7 @@ class MetadataImage:
     """The settings of each user by name: the SCRAM credentials."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
     feature_epoch: int = -1
+    acls: AclSet = NO_ACLS
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     """The registered brokers by id."""
     controller: int = -1

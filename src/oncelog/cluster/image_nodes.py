@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import msgspec
 
-from oncelog.cluster import changes, configs, features
+from oncelog.cluster import acl_nodes, changes, configs, features
+from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
@@ -43,7 +44,7 @@ class _ClusterNode(msgspec.Struct, kw_only=True):
 
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree, and those of topic ids, that are missing."""
-    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, USERS, "/cluster")
+    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, USERS, "/cluster", acl_nodes.ACLS)
     ensure(store, *fixed, changes.PATH, BROKER_EPOCHS, BOOTS)
     complete_topic_ids(store)
 
@@ -89,6 +90,7 @@ def read_image(store: MetadataStore) -> MetadataImage:
         user_configs=read_users(store),
         feature_levels=levels,
         feature_epoch=epoch,
+        acls=NO_ACLS.with_changes(acl_nodes.read_all(store)),
     )
     return _with_brokers(store, image.with_topics(topics))
 
@@ -117,7 +119,17 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
     if features.PATH in missed.paths:
         levels, epoch = features.read(store)
         after = replace(after, feature_levels=levels, feature_epoch=epoch)
+    names = acl_nodes.touched(missed.paths)
+    if names is None or names:
+        after = replace(after, acls=_newest_acls(store, image.acls, names))
     return difference(image, after, touched)
+
+
+def _newest_acls(store: MetadataStore, known: AclSet, names: list[str] | None) -> AclSet:
+    """Return the ACLs after a change of these nodes, or of any nodes if `names` is None."""
+    if names is None:
+        return NO_ACLS.with_changes(acl_nodes.read_all(store))
+    return known.with_changes(acl_nodes.read_changed(store, names))
 
 
 def _with_brokers(store: MetadataStore, image: MetadataImage) -> MetadataImage:

@@ -16,14 +16,15 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import BadRequestError, Dispatcher
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.net.server import Deferred
 from oncelog.net.session import ANONYMOUS, Session
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
+from support.authorizers import refusing
 from support.broker_fixtures import NOW, BrokerStorage, append
 
 TOPIC, GROUP, TRANSACTION = "t", "g", "x"
@@ -125,9 +126,11 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.CREATE_TOPICS, {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]}, {T})
     yield Case(ApiKey.DELETE_TOPICS, {"topics": [{"name": TOPIC}, {"name": "absent"}], "timeout_ms": 1000}, {T})
     yield Case(ApiKey.DELETE_TOPICS, {"topics": [{"topic_id": topic_id}], "timeout_ms": 1000}, {T})
-    yield Case(ApiKey.DESCRIBE_ACLS, {}, {C})
-    yield Case(ApiKey.CREATE_ACLS, {"creations": [{}]}, {C})
-    yield Case(ApiKey.DELETE_ACLS, {"filters": [{}]}, {C})
+    any_acl = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+    acl = {"resource_type": 2, "resource_name": TOPIC, "principal": "User:a", "operation": 3, "permission_type": 3}
+    yield Case(ApiKey.DESCRIBE_ACLS, any_acl, {C})
+    yield Case(ApiKey.CREATE_ACLS, {"creations": [acl]}, {C})
+    yield Case(ApiKey.DELETE_ACLS, {"filters": [any_acl]}, {C})
     settings = [
         {"resource_type": 2, "resource_name": TOPIC},
         {"resource_type": 4, "resource_name": "1"},
@@ -164,17 +167,6 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.LIST_CONFIG_RESOURCES, {}, {C})
     yield Case(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {}, set(), empty="topics")
     yield Case(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": TOPIC}, {"name": "absent"}]}, {T})
-
-
-class RefuseResources:
-    """Reject every operation on some types of resources."""
-
-    def __init__(self, *refused: AclResource) -> None:
-        self._refused = refused
-
-    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
-        assert principal == ANONYMOUS
-        return resource not in self._refused
 
 
 def message(cls: type[Message], fields: dict[str, Any]) -> Message:
@@ -254,21 +246,22 @@ def test_authorizer_that_rejects_everything(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
-        refusing = Dispatcher(replace(broker.services, authorizer=RefuseResources(*AclResource)))
+        rejecting = Dispatcher(replace(broker.services, authorizer=refusing(*AclResource)))
         for case in cases(topic_id):
-            response = await ask(refusing, case)
+            response = await ask(rejecting, case)
             assert errors(response) == case.errors, (case, response)
             assert case.errors & {T, G, C, X} or case.empty or case.api in NEEDS_NO_PERMISSION, case
             if case.empty:
                 assert not getattr(response, case.empty), (case, response)
             assert await state(broker) == before, case
         with_operations = {"include_cluster_authorized_operations": True}
-        cluster = await ask(refusing, Case(ApiKey.DESCRIBE_CLUSTER, with_operations, set()))
+        cluster = await ask(rejecting, Case(ApiKey.DESCRIBE_CLUSTER, with_operations, set()))
         assert cluster.cluster_authorized_operations == 0
+        marked = [{"name": TOPIC, "partition_data": [{"index": 0, "records": IN_TRANSACTION}]}]
         with pytest.raises(BadRequestError, match="acks=0"):  # the client reads no answer
             await ask(
-                refusing,
-                Case(ApiKey.PRODUCE, {"acks": 0, "transactional_id": TRANSACTION, "topic_data": []}, set(), 12),
+                rejecting,
+                Case(ApiKey.PRODUCE, {"acks": 0, "transactional_id": TRANSACTION, "topic_data": marked}, set(), 12),
             )
 
     storage.run_broker(life, **ONE_COORDINATOR)
@@ -280,7 +273,7 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         topic_id = await prepare(broker)
         before = await state(broker)
-        refusing = Dispatcher(replace(broker.services, authorizer=RefuseResources(AclResource.TOPIC)))
+        rejecting = Dispatcher(replace(broker.services, authorizer=refusing(AclResource.TOPIC)))
         read = {"group_id": GROUP, "topics": [{"topic_id": topic_id, "name": TOPIC, "partitions": [{}]}]}
         by_name = {"group_id": GROUP, **topic(partitions=[{}])}
         added = {
@@ -297,12 +290,12 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
             Case(ApiKey.TXN_OFFSET_COMMIT, {"transactional_id": TRANSACTION, **by_name}, {T}),
             Case(ApiKey.ADD_PARTITIONS_TO_TXN, added, {T}, 3),
         ):
-            response = await ask(refusing, case)
+            response = await ask(rejecting, case)
             assert errors(response) == case.errors, (case, response)
         everything = {"groups": [{"group_id": GROUP, "topics": None}]}
-        assert (await ask(refusing, Case(ApiKey.OFFSET_FETCH, everything, set()))).groups[0].topics == []
+        assert (await ask(rejecting, Case(ApiKey.OFFSET_FETCH, everything, set()))).groups[0].topics == []
         created = {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]}
-        (hidden,) = (await ask(refusing, Case(ApiKey.CREATE_TOPICS, {**created, "validate_only": True}, set()))).topics
+        (hidden,) = (await ask(rejecting, Case(ApiKey.CREATE_TOPICS, {**created, "validate_only": True}, set()))).topics
         assert (hidden.error_code, hidden.topic_config_error_code, hidden.configs) == (E.NONE, T, [])
         assert await state(broker) == before
 
@@ -310,9 +303,11 @@ def test_topics_are_rejected_individually(storage: BrokerStorage) -> None:
 
 
 def test_rejection_names_the_principal_and_the_resource() -> None:
-    context = RequestContext(0, 0, 1, "test", Session(), authorizer=RefuseResources(AclResource.GROUP))
+    authorizer = refusing(AclResource.GROUP)
+    context = RequestContext(0, 0, 1, "test", Session(), authorizer=authorizer)
     context.authorize(AclOperation.READ, AclResource.TOPIC, TOPIC)
     with pytest.raises(ProtocolError) as refused:
         context.authorize(AclOperation.READ, AclResource.GROUP, GROUP)
     assert refused.value.code is E.GROUP_AUTHORIZATION_FAILED
     assert str(refused.value) == "User:ANONYMOUS has no permission for READ on GROUP 'g'"
+    assert authorizer.refused == [(ANONYMOUS, AclOperation.READ, AclResource.GROUP, GROUP)]

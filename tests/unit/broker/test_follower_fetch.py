@@ -16,7 +16,6 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.handlers import delete_records, fetch, list_offsets, offset_for_leader_epoch
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import ALWAYS_WAITS, MOST_WAITING
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.cluster.brokers import BrokerInfo, broker_path, encode_broker
 from oncelog.cluster.partition_state import PartitionState, decode_state, encode_state, state_path
 from oncelog.cluster.replica import Replica
@@ -26,6 +25,7 @@ from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -47,6 +47,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from oncelog.protocol.records import Record, build_batch
+from support.authorizers import Allowing
 from support.broker_fixtures import NOW, BrokerStorage
 
 ID = UUID(int=5)
@@ -328,17 +329,11 @@ def test_the_end_of_the_term_answers_a_waiting_follower(storage: BrokerStorage) 
     storage.run_broker(life)
 
 
-class NoClusterAction:
-    """Deny what only brokers may do."""
-
-    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
-        return operation is not AclOperation.CLUSTER_ACTION
-
-
 def test_only_brokers_may_fetch_as_followers(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await leader(broker)
-        context = replace(CONTEXT, authorizer=NoClusterAction())
+        denying = Allowing(lambda operation, _: operation is not AclOperation.CLUSTER_ACTION)
+        context = replace(CONTEXT, authorizer=denying)
         found = fetched(broker, request(3, last_fetched_epoch=0), context)
         assert (found.error_code, replica.log.high_watermark) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
 
@@ -365,16 +360,17 @@ def test_a_new_leader_hides_its_end_from_consumers_until_its_epoch_has_begun(sto
 
 
 def test_followers_ask_for_the_end_of_an_epoch_without_permission_for_the_topic(storage: BrokerStorage) -> None:
-    class OnlyClusterAction:
-        def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
-            return operation is AclOperation.CLUSTER_ACTION
-
     async def life(broker: Broker) -> None:
         await leader(broker, epoch=5)
         asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=5, leader_epoch=3)
         topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
         context = RequestContext(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, 1, "test", Session(), authorizer=OnlyClusterAction()
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            4,
+            1,
+            "test",
+            Session(),
+            authorizer=Allowing(lambda operation, _: operation is AclOperation.CLUSTER_ACTION),
         )
         answer = await offset_for_leader_epoch.bind(broker.services)(
             OffsetForLeaderEpochRequest(topics=topics), context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _WITHOUT_EFFECT = """
-advertised.host.name alter.config.policy.class.name authorizer.class.name
+advertised.host.name alter.config.policy.class.name
 background.threads broker.id.generation.enable confluent.support.metrics.enable
 controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name

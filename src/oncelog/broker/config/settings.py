@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from oncelog.broker.config.authorizers import check_authorizer
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
@@ -108,6 +109,15 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     resend their SYN if many of them start at once."""
     loop_stall_log_ms: Int0 = 0
     """oncelog only: log each request or task that blocks the event loop longer than this. 0 turns it off."""
+
+    # permissions
+    authorizer_class_name: str = ""
+    """The authorizer, `org.apache.kafka.metadata.authorizer.StandardAuthorizer`, which decides by ACLs. Default: every
+    client may do everything."""
+    super_users: str = ""
+    """Principals that may do everything, as `TYPE:NAME` with semicolons between them, for example `User:admin`."""
+    allow_everyone_if_no_acl_found: bool = False
+    """Whether every client may use a resource that no ACL selects."""
 
     # topics
     num_partitions: Int1 = 1
@@ -343,6 +353,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
         for each in values["client_listeners"]
         if each.protocol != PLAINTEXT
     }
+    check_authorizer(values.get("authorizer_class_name", ""), values.get("super_users", ""))
     given = {name: text for name, text in settings.items() if not is_secret(name, table)}
     return BrokerConfig(**values, given=given, warnings=tuple(warnings))
 

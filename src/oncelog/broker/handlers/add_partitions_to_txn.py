@@ -11,12 +11,14 @@ from functools import partial
 
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -92,13 +94,16 @@ def _check_partitions(
 ) -> Steps[dict[TopicPartition, ErrorCode]]:
     """Return an error for each partition that does not exist or that the client may not write, NONE for the others.
 
-    From version 4 on, the client is a broker, which has checked whether its own client may write.
+    From version 4 on, the client is a broker, which has checked whether its own client may write. In earlier versions,
+    as in Kafka, no client may add an internal topic.
     """
     errors = {}
     for topic in topics:
         info = cache.image.topic(topic.name)
         count = 0 if info is None else info.partition_count
-        refused = ctx.api_version < _BATCHED and not ctx.may(AclOperation.WRITE, AclResource.TOPIC, topic.name)
+        refused = ctx.api_version < _BATCHED and (
+            topic.name in INTERNAL_TOPICS or not ctx.allowed(AclOperation.WRITE, AclResource.TOPIC, topic.name)
+        )
         for index in topic.partitions:
             yield
             exists = 0 <= index < count

@@ -11,11 +11,11 @@ from functools import partial
 from oncelog.broker.config.changes import Change, ConfigOperation, check_changes, incremental
 from oncelog.broker.metadata.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.metadata.settings import SettingsAdministration
-from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import configured
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import mapped
-from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.kinds import AclOperation, ResourceType
 from oncelog.protocol.messages import alter_configs, incremental_alter_configs
 from oncelog.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from oncelog.protocol.messages.incremental_alter_configs import (
@@ -42,8 +42,8 @@ async def _replace(
     *,
     validate_only: bool,
 ) -> None:
-    owner = operations.configured(resource.resource_type, resource.resource_name)
-    ctx.authorize(operations.AclOperation.ALTER_CONFIGS, *owner)
+    owner = configured(resource.resource_type, resource.resource_name)
+    ctx.authorize(AclOperation.ALTER_CONFIGS, *owner)
     changes = [Change(entry.name, ConfigOperation.SET, entry.value) for entry in resource.configs]
     check_changes(changes)
     await alter(
@@ -73,8 +73,8 @@ async def _alter(
     *,
     validate_only: bool,
 ) -> None:
-    owner = operations.configured(resource.resource_type, resource.resource_name)
-    ctx.authorize(operations.AclOperation.ALTER_CONFIGS, *owner)
+    owner = configured(resource.resource_type, resource.resource_name)
+    ctx.authorize(AclOperation.ALTER_CONFIGS, *owner)
     changes = [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
     check_changes(changes)
     kind, name = resource.resource_type, resource.resource_name

@@ -11,11 +11,12 @@ from functools import partial
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -12,12 +12,12 @@ from oncelog.broker.handlers.create_topics import check_replicas
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, by_key, counted, mapped
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -12,12 +12,12 @@ from oncelog.broker.config.topics import check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext, may_create
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -74,7 +74,10 @@ class CreateTopics:
                 if named[topic.name] > 1:
                     named[topic.name] = 0
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                if not may_create(ctx, topic.name):
+                if topic.name == RESERVED:
+                    message = f"Creation of internal topic {RESERVED} is prohibited."
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+                if not may_create(ctx, topic.name, ctx.may):
                     ctx.authorize(AclOperation.CREATE, AclResource.TOPIC, topic.name)
                 if too_many:
                     message = (
@@ -104,8 +107,6 @@ class CreateTopics:
     ) -> CreatableTopicResult:
         """Create one topic, or only validate it if there is no deadline."""
         check_topic_name(topic.name)
-        if topic.name == RESERVED:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED} is prohibited.")
         image = self.cache.image
         if image.topic(topic.name) is not None:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")

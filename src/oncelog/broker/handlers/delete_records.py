@@ -8,7 +8,6 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_for_event
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -19,6 +18,7 @@ from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

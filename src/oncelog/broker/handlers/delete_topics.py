@@ -9,12 +9,13 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, AclResource
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, counted, mapped
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -64,10 +65,10 @@ async def handle(
             if times > 1:
                 what = "name" if topic_id == NO_UUID else "id"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
-            if name is not None:  # before the client learns whether the topic exists
-                ctx.authorize(AclOperation.DELETE, AclResource.TOPIC, name)
-            topic = _find(cache.image, DeleteTopicState(name=name, topic_id=topic_id))
-            if name is None:
+            topic = _find(cache.image, DeleteTopicState(name=name, topic_id=topic_id), ctx)
+            if not ctx.may(AclOperation.DELETE, *CLUSTER):
+                if ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name):
+                    result.name = topic.name
                 ctx.authorize(AclOperation.DELETE, AclResource.TOPIC, topic.name)
             if topic.topic_id in ids:
                 message = "The provided topic name maps to an ID that was already supplied."
@@ -100,10 +101,13 @@ async def _delete(
         result.error_code, result.error_message = error.code, str(error)
 
 
-def _find(image: MetadataImage, state: DeleteTopicState) -> TopicInfo:
+def _find(image: MetadataImage, state: DeleteTopicState, ctx: RequestContext) -> TopicInfo:
+    """Return the topic. The error says whether a named topic exists only if the client may describe it."""
     if state.name is not None:
         if state.topic_id != NO_UUID:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        if not ctx.may(AclOperation.DELETE, *CLUSTER):
+            ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, state.name)
         topic = image.topic(state.name)
         if topic is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {state.name!r} does not exist")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,

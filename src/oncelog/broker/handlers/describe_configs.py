@@ -17,13 +17,13 @@ from oncelog.broker.config.entries import (
 )
 from oncelog.broker.metadata.alterations import this_broker, unserved
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, configured
+from oncelog.broker.requests.operations import configured
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, by_key
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.kinds import AclOperation, ResourceType
 from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -21,6 +21,7 @@ from oncelog.broker.turns import counted
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted
+from oncelog.cluster.topics import check_topic_name
 from oncelog.log.log import Log, ProducerInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -41,6 +42,7 @@ async def handle(
         for index in topic.partition_indexes:
             await yielder.next()
             try:
+                check_topic_name(topic.name)
                 ctx.authorize(AclOperation.READ, AclResource.TOPIC, topic.name)
                 if named[topic.name, index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")

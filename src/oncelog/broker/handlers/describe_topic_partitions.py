@@ -8,16 +8,14 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes, PartitionView
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import INTERNAL_TOPICS, PartitionInfo, TopicInfo, check_topic_name
-from oncelog.net.server_options import Listener
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -51,7 +49,7 @@ async def handle(
     hidden: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         await yielder.next()
-        if not ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, name):
+        if not ctx.allowed(AclOperation.DESCRIBE, AclResource.TOPIC, name):
             if asked:
                 hidden.append(_hidden(name))
             continue
@@ -62,9 +60,9 @@ async def handle(
         topic = cache.image.topic(name)
         if topic is None:
             if asked:
-                response.topics.append(_unknown(name))
+                response.topics.append(_unknown(name, ctx))
             continue
-        described = _described(nodes, topic, first, left, ctx.session.listener)
+        described = _described(nodes, topic, first, left, ctx)
         response.topics.append(described)
         left -= len(described.partitions)
         following = first + len(described.partitions)
@@ -76,17 +74,17 @@ async def handle(
 
 
 def _described(
-    nodes: Nodes, topic: TopicInfo, first: int, most: int, listener: Listener
+    nodes: Nodes, topic: TopicInfo, first: int, most: int, ctx: RequestContext
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            _partition(nodes.describe(topic.name, index, info, listener), index, info)
+            _partition(nodes.describe(topic.name, index, info, ctx.session.listener), index, info)
             for index, info in enumerate(topic.partitions[first : first + most], first)
         ],
-        topic_authorized_operations=operations.OF_TOPIC,
+        topic_authorized_operations=ctx.operations_on(AclResource.TOPIC, topic.name),
     )
 
 
@@ -109,7 +107,7 @@ def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, ctx: RequestContext) -> DescribeTopicPartitionsResponseTopic:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
@@ -119,7 +117,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         error_code=code,
         name=name,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=operations.OF_TOPIC,
+        topic_authorized_operations=ctx.operations_on(AclResource.TOPIC, name),
     )
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import NO_LEADER
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.elect_leaders import (
     ElectLeadersPartitionResult,
     ElectLeadersRequest,

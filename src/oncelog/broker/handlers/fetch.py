@@ -33,7 +33,7 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, by_key, in_turns, listed
@@ -43,6 +43,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
 from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -251,7 +252,7 @@ class FetchHandler:
         """
         follower = follower_of(request)
         read_committed = request.isolation_level == READ_COMMITTED
-        may_follow = follower is not None and ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER)
+        may_follow = follower is not None and ctx.allowed(AclOperation.CLUSTER_ACTION, *CLUSTER)
         if follower is not None and may_follow and not again and follower[0] in self._cache.image.brokers:
             self._connected.add(follower[0], ctx.session)
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)

@@ -10,13 +10,12 @@ from functools import partial
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.nodes import Nodes
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.topics import TopicInfo
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.kinds import CoordinatorType
+from oncelog.protocol.kinds import AclOperation, AclResource, CoordinatorType
 from oncelog.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,

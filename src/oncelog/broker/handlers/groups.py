@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService
-from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, counted
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -69,7 +69,7 @@ async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: Re
     if request.include_authorized_operations:
         for group in described:
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = operations.OF_GROUP
+                group.authorized_operations = ctx.operations_on(AclResource.GROUP, group.group_id)
     return DescribeGroupsResponse(groups=described)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.kinds import AclOperation, ResourceType
 from oncelog.protocol.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted
@@ -17,6 +16,7 @@ from oncelog.log.log import Log
 from oncelog.log.timestamps import first_since, last_of
 from oncelog.log.validate import SMALL_BYTES
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

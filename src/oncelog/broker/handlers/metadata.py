@@ -8,10 +8,8 @@ from operator import attrgetter
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.topics import TopicAdministration
-from oncelog.broker.requests import operations
-from oncelog.broker.requests.context import RequestContext, cluster_operations, may_create
+from oncelog.broker.requests.context import Permitted, RequestContext, cluster_operations, may_create
 from oncelog.broker.requests.nodes import Nodes
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key
@@ -24,6 +22,7 @@ from oncelog.cluster.topics import (
     check_topic_name,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -38,6 +37,8 @@ _LISTENER_ERROR = 6
 """From this version on, clients know LISTENER_NOT_FOUND."""
 _BY_TOPIC_ID = 12
 """From this version on, a request may name topics by their ids."""
+
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Metadata:
             missing = []
             for topic in asked:
                 await yielder.next()
-                if topic.name and self._refusal(topic.name, ctx, creates) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if topic.name and self._refusal(topic.name, ctx, ctx.may, creates) is _UNKNOWN:
                     missing.append(topic.name)
             if len(missing) * self.config.current.num_partitions > MAX_NEW_PARTITIONS:
                 self.logger.info(
@@ -101,19 +102,20 @@ class Metadata:
                     break
         refused.log(self.logger, "cannot create a topic that a Metadata request names")
 
-    def _refusal(self, name: str, ctx: RequestContext, creates: bool) -> ErrorCode:
+    def _refusal(self, name: str, ctx: RequestContext, permitted: Permitted, creates: bool) -> ErrorCode:
         """Return NONE if the topic exists and the client may describe it.
 
         Return TOPIC_AUTHORIZATION_FAILED if the client may not describe the topic. Return the same error if the request
         `creates` missing topics, and the client may not create this one. Otherwise, return UNKNOWN_TOPIC_OR_PARTITION.
+        `permitted` is a method of `ctx`.
         """
-        if not ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, name):
+        if not permitted(AclOperation.DESCRIBE, AclResource.TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if self.cache.image.topic(name) is not None:
             return ErrorCode.NONE
-        if creates and not may_create(ctx, name):
+        if creates and not may_create(ctx, name, permitted):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _UNKNOWN
 
     async def _asked(
         self, asked: MetadataRequestTopic, ctx: RequestContext, yielder: Yielder, creates: bool
@@ -124,11 +126,11 @@ class Metadata:
             found = image.topic_by_id(asked.topic_id)
             if found is None:
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-            if not ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, found.name):
+            if not ctx.allowed(AclOperation.DESCRIBE, AclResource.TOPIC, found.name):
                 refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
             return await self._topic(found, ctx, yielder)
-        code = self._refusal(asked.name, ctx, creates)
+        code = self._refusal(asked.name, ctx, ctx.allowed, creates)
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
         found = image.topic(asked.name)
@@ -139,7 +141,7 @@ class Metadata:
         except ProtocolError as error:
             return MetadataResponseTopic(error_code=error.code, name=asked.name, topic_id=NO_UUID)
         collides = image.colliding(asked.name) is not None
-        code = ErrorCode.INVALID_TOPIC_EXCEPTION if collides else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION if collides else _UNKNOWN
         return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
     async def _topic(self, topic: TopicInfo, ctx: RequestContext, yielder: Yielder) -> MetadataResponseTopic:
@@ -173,7 +175,7 @@ class Metadata:
         if request.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
-                    topic.topic_authorized_operations = operations.OF_TOPIC
+                    topic.topic_authorized_operations = ctx.operations_on(AclResource.TOPIC, topic.name or "")
         of_cluster = cluster_operations(ctx, asked=request.include_cluster_authorized_operations)
         return MetadataResponse(
             brokers=[

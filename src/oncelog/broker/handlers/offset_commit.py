@@ -8,12 +8,12 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -41,7 +41,7 @@ async def handle(
         return info
 
     def may_read(name: str) -> bool:
-        return ctx.may(AclOperation.READ, AclResource.TOPIC, name)
+        return ctx.allowed(AclOperation.READ, AclResource.TOPIC, name)
 
     def existing(topics: list[OffsetCommitRequestTopic]) -> list[OffsetCommitRequestTopic]:
         return still_existing(

@@ -9,11 +9,11 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -31,7 +31,7 @@ async def handle(
         take_existing(
             request.topics,
             lambda topic: cache.image.topic(topic.name),
-            lambda name: ctx.may(AclOperation.READ, AclResource.TOPIC, name),
+            lambda name: ctx.allowed(AclOperation.READ, AclResource.TOPIC, name),
         )
     )
     try:

@@ -8,13 +8,13 @@ from functools import partial
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -60,12 +60,14 @@ async def _fetch(
     require_stable: bool,
     ctx: RequestContext,
 ) -> OffsetFetchResponseGroup:
-    def may_describe(name: str) -> bool:
-        return ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, name)
-
     version = ctx.api_version
     by_id = version >= _WITH_TOPIC_IDS
     all_topics = asked.topics is None
+    permitted = ctx.may if all_topics else ctx.allowed
+
+    def may_describe(name: str) -> bool:
+        return permitted(AclOperation.DESCRIBE, AclResource.TOPIC, name)
+
     try:
         ctx.authorize(AclOperation.DESCRIBE, AclResource.GROUP, asked.group_id)
         refused = await in_turns(_take_refused(cache, asked, by_id, may_describe))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.leader import end_offset_for_epoch
 from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -13,7 +13,6 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
-from oncelog.broker.requests.operations import AclOperation, AclResource
 from oncelog.broker.requests.produce_checks import (
     ALL,
     WITH_IMPLICIT_ADD,
@@ -43,6 +42,7 @@ from oncelog.net.server import BadFrameError, Deferred
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -103,14 +103,13 @@ class ProduceHandler:
         A few errors apply to the whole request: transactional records without a transactional id, records of several
         producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
         """
-        if request.transactional_id is not None:
-            ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.transactional_id)
         count = 0
         for topic_data in request.topic_data:
             count += len(topic_data.partition_data) or 1
         if count > ITEMS_A_TURN:
             return Deferred(self._in_turns(request, ctx), keeps_frame=True)
         admitted = at_once(self._admit(request, ctx))
+        _authorize(request, ctx, admitted)
         if check(request, admitted) and request.transactional_id is not None:
             found = at_once(unverified(admitted, ctx.api_version, self._now_ms()))
             if found:
@@ -125,6 +124,7 @@ class ProduceHandler:
     async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
         """Answer a request for many partitions, and let the loop serve other requests in between."""
         admitted = await in_turns(self._admit(request, ctx), OPENED_A_TURN)
+        _authorize(request, ctx, admitted)
         if check(request, admitted) and request.transactional_id is not None:
             found = await in_turns(unverified(admitted, ctx.api_version, self._now_ms()))
             if found:
@@ -320,6 +320,15 @@ def bind(services: HandlerServices) -> Handler:
         services.new_logs,
         services.runtime,
     )
+
+
+def _authorize(request: ProduceRequest, ctx: RequestContext, admitted: Admitted) -> None:
+    """Raise TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the request has transactional records that it may not write.
+
+    As in Kafka, a transactional id needs no permission if no record is transactional.
+    """
+    if admitted.transactional is not None and request.transactional_id is not None:
+        ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, request.transactional_id)
 
 
 def _is_produce(head: memoryview) -> bool:

@@ -10,13 +10,14 @@ from functools import partial
 
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
 from oncelog.net.sasl import MIN_ITERATIONS
 from oncelog.net.sasl_server import ScramCredential, salted_credential
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

@@ -13,13 +13,14 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
-from oncelog.broker.requests.operations import CLUSTER, AclOperation, AclResource
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.transactions.coordinator import init_error
 from oncelog.coordinator.transactions.queries import no_description
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from oncelog.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -92,12 +93,13 @@ async def init_producer_id(
 ) -> InitProducerIdResponse:
     """Return a producer id and its epoch. If no producer id is left, wait until a block is reserved.
 
-    Without a transactional id, Kafka also accepts a client that may write to any topic.
+    Without a transactional id, the client must have IDEMPOTENT_WRITE, or be allowed to write to any topic (KIP-679).
     """
     name = request.transactional_id
     try:
         if name is None:
-            ctx.authorize(AclOperation.IDEMPOTENT_WRITE, *CLUSTER)
+            if not ctx.may_some(AclOperation.WRITE, AclResource.TOPIC):
+                ctx.authorize(AclOperation.IDEMPOTENT_WRITE, *CLUSTER)
         else:
             ctx.authorize(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name)
             if request.enable2_pc:

@@ -6,11 +6,12 @@ from functools import partial
 
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.features import Change
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,

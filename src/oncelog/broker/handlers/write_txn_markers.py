@@ -11,13 +11,14 @@ from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
-from oncelog.broker.requests.operations import CLUSTER, AclOperation
+from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -9,15 +9,17 @@ from oncelog.broker.requests.operations import (
     ALLOW_EVERYTHING,
     CLUSTER,
     NOT_ASKED,
-    OF_CLUSTER,
     REFUSED_AS,
-    AclOperation,
-    AclResource,
+    SUPPORTED,
     Authorizer,
+    NotAuthorizedError,
 )
 from oncelog.net.session import Session
-from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.schema import Message
+
+Permitted = Callable[[AclOperation, AclResource, str], bool]
+"""`permitted(operation, resource, name)` returns whether the client may do an operation."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take a microsecond for each request
@@ -40,18 +42,36 @@ class RequestContext:
 
     def authorize(self, operation: AclOperation, resource: AclResource, name: str) -> None:
         """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""
-        if not self.may(operation, resource, name):
+        if not self.allowed(operation, resource, name):
             message = f"{self.session.principal} has no permission for {operation.name} on {resource.name} {name!r}"
-            raise ProtocolError(REFUSED_AS[resource], message)
+            raise NotAuthorizedError(REFUSED_AS[resource], message)
+
+    def allowed(self, operation: AclOperation, resource: AclResource, name: str) -> bool:
+        """Return whether the client may do an operation that it has requested. Log that it may not."""
+        if self.authorizer.allows(self.session, operation, resource, name):
+            return True
+        self.authorizer.denied(self.session, self.api_key, operation, resource, name)
+        return False
 
     def may(self, operation: AclOperation, resource: AclResource, name: str) -> bool:
-        """Return whether the client may do the operation, for a list that omits other items."""
-        return self.authorizer.allows(self.session.principal, operation, resource, name)
+        """Return whether the client may do the operation, for a list that omits other items, or for a choice."""
+        return self.authorizer.allows(self.session, operation, resource, name)
+
+    def may_some(self, operation: AclOperation, resource: AclResource) -> bool:
+        """Return whether the client may do the operation on at least one possible resource of the type."""
+        return self.authorizer.allows_some(self.session, operation, resource)
+
+    def operations_on(self, resource: AclResource, name: str) -> int:
+        """Return the operations that the client may do as a bit field (KIP-430)."""
+        return sum(1 << operation for operation in SUPPORTED[resource] if self.may(operation, resource, name))
 
 
-def may_create(ctx: RequestContext, topic: str) -> bool:
-    """Return whether the client may create this topic, because it may create any topic or this one."""
-    return ctx.may(AclOperation.CREATE, *CLUSTER) or ctx.may(AclOperation.CREATE, AclResource.TOPIC, topic)
+def may_create(ctx: RequestContext, topic: str, permitted: Permitted) -> bool:
+    """Return whether the client may create this topic, because it may create any topic or this one.
+
+    `permitted` is `ctx.may`, or `ctx.allowed` to log a denial.
+    """
+    return ctx.may(AclOperation.CREATE, *CLUSTER) or permitted(AclOperation.CREATE, AclResource.TOPIC, topic)
 
 
 def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:
@@ -61,4 +81,4 @@ def cluster_operations(ctx: RequestContext, *, asked: bool) -> int:
     """
     if not asked:
         return NOT_ASKED
-    return OF_CLUSTER if ctx.may(AclOperation.DESCRIBE, *CLUSTER) else 0
+    return ctx.operations_on(*CLUSTER) if ctx.allowed(AclOperation.DESCRIBE, *CLUSTER) else 0

@@ -23,6 +23,7 @@ from oncelog.broker.requests.large_messages import (
     free,
     has_many_items,
 )
+from oncelog.broker.requests.operations import NotAuthorizedError
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
@@ -223,7 +224,8 @@ class Dispatcher:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, ProtocolError):
             code = error.code
-            self._logger.info("rejected %s: %s", what, str(error))
+            if not isinstance(error, NotAuthorizedError):  # the authorizer has logged it, at a bounded rate
+                self._logger.info("rejected %s: %s", what, str(error))
         else:
             self._logger.error("%s failed; answering with %s", what, code.name, exc_info=error)
         if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):

@@ -5,37 +5,11 @@ Source: Kafka's `AclEntry.supportedOperations`; a bit's number is that of the `A
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Protocol
 
-from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.kinds import ResourceType
-
-
-class AclOperation(IntEnum):
-    """The `AclOperation` codes of the resources below."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    TWO_PHASE_COMMIT = 15
-
-
-class AclResource(IntEnum):
-    """The kinds of resources that an operation needs permission for (Kafka's `ResourceType` of ACLs)."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-
+from oncelog.net.session import Session
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import AclOperation, AclResource, ResourceType
 
 CLUSTER = AclResource.CLUSTER, "kafka-cluster"
 """The cluster as a resource: there is only one."""
@@ -45,17 +19,32 @@ REFUSED_AS = {
     AclResource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     AclResource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     AclResource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    AclResource.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 """The error of a rejected operation, by the kind of its resource."""
 
 _CONFIGURED = {ResourceType.TOPIC: AclResource.TOPIC, ResourceType.GROUP: AclResource.GROUP}
 
 
-class Authorizer(Protocol):
-    """Decide which principals may do which operations."""
+class NotAuthorizedError(ProtocolError):
+    """The client may not do an operation. The authorizer has logged it."""
 
-    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
-        """Return whether the principal may do the operation on the resource of this name."""
+
+class Authorizer(Protocol):
+    """Decide which clients may do which operations."""
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether the authorizer uses ACLs."""
+
+    def allows(self, session: Session, operation: AclOperation, resource: AclResource, name: str) -> bool:
+        """Return whether the client may do the operation on the resource of this name."""
+
+    def allows_some(self, session: Session, operation: AclOperation, resource: AclResource) -> bool:
+        """Return whether the client may do the operation on at least one possible resource of this type."""
+
+    def denied(self, session: Session, api_key: int, operation: AclOperation, resource: AclResource, name: str) -> None:
+        """Log that a request of the client was denied."""
 
 
 class AllowEverything:
@@ -63,9 +52,21 @@ class AllowEverything:
 
     __slots__ = ()
 
-    def allows(self, principal: str, operation: AclOperation, resource: AclResource, name: str) -> bool:
+    @property
+    def enabled(self) -> bool:
+        """Return False."""
+        return False
+
+    def allows(self, session: Session, operation: AclOperation, resource: AclResource, name: str) -> bool:
         """Return True."""
         return True
+
+    def allows_some(self, session: Session, operation: AclOperation, resource: AclResource) -> bool:
+        """Return True."""
+        return True
+
+    def denied(self, session: Session, api_key: int, operation: AclOperation, resource: AclResource, name: str) -> None:
+        """Do nothing. This authorizer denies nothing."""
 
 
 ALLOW_EVERYTHING = AllowEverything()
@@ -80,21 +81,26 @@ def configured(kind: int, name: str) -> tuple[AclResource, str]:
     return CLUSTER if resource is None else (resource, name)
 
 
-def _bits(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
+_OF_ALL = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
 
-
-_OF_ALL = _bits(AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
-
-OF_TOPIC = _OF_ALL | _bits(
-    AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER
-)
-"""All operations on a topic."""
-OF_GROUP = _OF_ALL | _bits(AclOperation.READ, AclOperation.DELETE)
-"""All operations on a group."""
-OF_CLUSTER = _OF_ALL | _bits(
-    AclOperation.CREATE, AclOperation.ALTER, AclOperation.CLUSTER_ACTION, AclOperation.IDEMPOTENT_WRITE
-)
-"""All operations on the cluster."""
+SUPPORTED: dict[AclResource, tuple[AclOperation, ...]] = {
+    AclResource.TOPIC: (
+        *_OF_ALL,
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+    ),
+    AclResource.GROUP: (*_OF_ALL, AclOperation.READ, AclOperation.DELETE),
+    AclResource.CLUSTER: (
+        *_OF_ALL,
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+}
+"""All operations on a resource, by its type."""
 NOT_ASKED = -(2**31)
 """The value of a bit field that the client has not requested."""

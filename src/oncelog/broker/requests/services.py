@@ -11,6 +11,7 @@ from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.membership import Membership
+from oncelog.broker.metadata.acls import AclAdministration
 from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
@@ -40,6 +41,7 @@ class HandlerServices:
     cache: MetadataCache
     topics: TopicAdministration
     settings: SettingsAdministration
+    acls: AclAdministration
     partitions: Partitions
     directories: LogDirectories
     new_logs: NewLogs
