@@ -12,6 +12,7 @@ import pytest
 
 from support.fixtures import (
     apache_kafka,
+    guarded,
     module_server,
     name,
     own_server,
@@ -24,7 +25,17 @@ from support.fixtures import (
 from support.servers import Server
 from support.wire import Wire
 
-__all__ = ["apache_kafka", "module_server", "name", "own_server", "proxy", "server", "start_server", "wire"]
+__all__ = [
+    "apache_kafka",
+    "guarded",
+    "module_server",
+    "name",
+    "own_server",
+    "proxy",
+    "server",
+    "start_server",
+    "wire",
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -13,6 +13,7 @@ import pytest
 from support.apache_kafka import ApacheKafka
 from support.command_line import Tool
 from support.kafka_nodes import ThreeKafkas
+from support.permissions import GUARDED, GuardedServer
 from support.proxy import Proxy, redirect
 from support.servers import OncelogCluster, ReplicatedCluster, Server
 from support.wire import Wire
@@ -51,6 +52,7 @@ def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
         "module_server": "module",
         "own_server": "function",
         "start_server": "function",
+        "guarded": "module",
     }
     for fixture, scope in scopes.items():
         if fixture in metafunc.fixturenames:
@@ -116,6 +118,14 @@ def module_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     """Run a server for the tests of one module, with the settings in its `SETTINGS`."""
     settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
     made = SERVERS[request.param](tmp_path_factory.mktemp("module"), settings=settings)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    """Run a server with ACLs for the tests of one module."""
+    made = GUARDED[request.param](tmp_path_factory.mktemp("guarded"))
     yield made
     made.stop()
 

@@ -27,6 +27,8 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import Message
 
@@ -95,11 +97,20 @@ def _exactly(sock: socket.socket, size: int) -> bytes | None:
 class Wire:
     """One connection."""
 
-    def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
+    def __init__(
+        self, bootstrap: str, client_id: str = "wire", *, source: str = "", login: tuple[str, str] | None = None
+    ) -> None:
+        """`source` is the address to connect from. `login` has user and password for SASL/PLAIN."""
         host, port = bootstrap.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=WAIT_S)
+        own = (source, 0) if source else None
+        self._socket = socket.create_connection((host, int(port)), timeout=WAIT_S, source_address=own)
         self._client_id = client_id
         self._correlation_id = 0
+        if login is not None:
+            started = self.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            assert not started.error_code, started
+            done = self.call(SaslAuthenticateRequest(auth_bytes="\0".join(("", *login)).encode()), 2)
+            assert not done.error_code, done
         answer = self.call(ApiVersionsRequest(client_software_name="wire", client_software_version="1"), 3)
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}

@@ -61,6 +61,7 @@ _ARRAYS: dict[int, tuple[_Each, ...]] = {
     ApiKey.ALTER_CONFIGS: (_Each("resources", "responses"),),
     ApiKey.CREATE_PARTITIONS: (_Each("topics", "results"),),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (_Each("resources", "responses"),),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (_Each("topics", "responses", inner=_Each("partitions", "partitions")),),
     ApiKey.ELECT_LEADERS: (
         _Each(
             "topic_partitions",

@@ -75,7 +75,7 @@ def test_change_takes_effect_on_open_connections(storage: BrokerStorage) -> None
     async def life(broker: Broker) -> None:
         session = context(broker, "User:a")
         assert not session.may(READ, TOPIC, "t")
-        assert await create(broker, creation()) == [(0, None)]
+        assert await create(broker, creation()) == [(0, "")]
         assert session.may(READ, TOPIC, "t")
         assert session.may(DESCRIBE, TOPIC, "t"), "READ implies DESCRIBE"
         assert not session.may(WRITE, TOPIC, "t")
@@ -168,7 +168,7 @@ def test_invalid_acl_is_rejected_and_the_others_are_created(
 ) -> None:
     async def life(broker: Broker) -> None:
         results = await create(broker, creation("a"), creation(name, **fields), creation("b"), creation("a"))
-        assert results == [(0, None), (ErrorCode.INVALID_REQUEST, message), (0, None), (0, None)]
+        assert results == [(0, ""), (ErrorCode.INVALID_REQUEST, message), (0, ""), (0, "")]
         assert await described(broker) == [("a", "User:a"), ("b", "User:a")]
 
     storage.run_broker(life, **SECURED)
@@ -212,7 +212,7 @@ def test_only_who_may_alter_or_describe_the_cluster_sees_acls(storage: BrokerSto
         assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         alter = creation(CLUSTER[1], resource_type=CLUSTER[0], operation=AclOperation.ALTER)
         await create(broker, alter)
-        assert await create(broker, creation(), principal="User:a") == [(0, None)]
+        assert await create(broker, creation(), principal="User:a") == [(0, "")]
 
     storage.run_broker(life, **SECURED)
 
@@ -229,10 +229,10 @@ def test_limits_are_all_or_nothing(storage: BrokerStorage, monkeypatch: pytest.M
             (ErrorCode.INVALID_REQUEST, "Invalid empty resource name"),
         ]
         assert await described(broker) == []
-        assert await create(broker, *names[:3]) == [(0, None)] * 3
+        assert await create(broker, *names[:3]) == [(0, "")] * 3
         full = ErrorCode.POLICY_VIOLATION, "a cluster has at most 5 ACLs, and this one has 3"
         assert await create(broker, *names[:6]) == [full] * 6
-        assert await create(broker, *names[:5]) == [(0, None)] * 5, "three of them exist"
+        assert await create(broker, *names[:5]) == [(0, "")] * 5, "three of them exist"
         [refused] = await delete(broker, chosen())
         message = "Cannot remove more than 3 acls in a single delete operation."
         assert (refused.error_code, refused.error_message) == (ErrorCode.INVALID_REQUEST, message)

@@ -60,7 +60,7 @@ async def handle_create(
     except ProtocolError as error:
         failed = Refusal.of(error)
         wanted = [each if isinstance(each, Refusal) else failed for each in wanted]
-    created = AclCreationResult()
+    created = AclCreationResult(error_message="")  # as in Kafka
     return CreateAclsResponse(results=[_not_created(each) if isinstance(each, Refusal) else created for each in wanted])
 
 
