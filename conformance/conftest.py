@@ -6,6 +6,7 @@ import pytest
 
 from support.fixtures import (
     apache_kafka,
+    guarded,
     name,
     new_cluster,
     oncelog_cluster,
@@ -21,6 +22,7 @@ from support.suite_counts import servers_to_run
 
 __all__ = [
     "apache_kafka",
+    "guarded",
     "name",
     "new_cluster",
     "oncelog_cluster",

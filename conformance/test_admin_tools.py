@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.protocol.kinds import AclOperation, AclResource
 from support.apache_kafka import run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
+from support.permissions import Grant, GuardedServer, grant
 from support.servers import Server
 
 TOOLS = "org.apache.kafka.tools"
@@ -236,3 +238,23 @@ def test_find_hanging_transactions(server: Server, name: str) -> None:
     assert f"{name}\t" not in found
     producer.abort()
     producer.close()
+
+
+def test_acls(guarded: GuardedServer) -> None:
+    """Add, list and remove ACLs, also those of a producer in one command."""
+    with guarded.administrator() as administrator:
+        grant(administrator, [Grant(AclOperation.ALTER, AclResource.CLUSTER)])
+
+    def acls(*arguments: str) -> str:
+        return run_tool(f"{TOOLS}.AclCommand", "--bootstrap-server", guarded.bootstrap, *arguments)
+
+    acls("--add", "--allow-principal", "User:carol", "--producer", "--topic", "orders", "--transactional-id", "x")
+    prefixed = ("--topic", "ord", "--resource-pattern-type", "prefixed")
+    acls("--add", "--deny-principal", "User:bob", "--deny-host", "10.0.0.7", "--operation", "Read", *prefixed)
+    of_carol = acls("--list", "--topic", "orders", "--resource-pattern-type", "match", "--principal", "User:carol")
+    operations = re.findall(r"User:carol, host=\*, operation=(\w+), permissionType=ALLOW", of_carol)
+    assert sorted(operations) == ["CREATE", "DESCRIBE", "WRITE"]
+    of_all = acls("--list", "--topic", "orders", "--resource-pattern-type", "match")
+    assert "(principal=User:bob, host=10.0.0.7, operation=READ, permissionType=DENY)" in of_all
+    acls("--remove", "--force", *prefixed)
+    assert "User:bob" not in acls("--list")

@@ -18,6 +18,7 @@ from support.clients.kafka_python import KafkaPythonClient
 from support.clients.ours import OurClient
 from support.fixtures import (
     apache_kafka,
+    guarded,
     module_proxy,
     module_server,
     name,
@@ -33,6 +34,7 @@ from support.servers import Server
 
 __all__ = [
     "apache_kafka",
+    "guarded",
     "module_proxy",
     "module_server",
     "name",

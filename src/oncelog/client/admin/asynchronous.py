@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from oncelog.client.admin import (
+    acls,
     configs,
     features,
     group_descriptions,
@@ -99,6 +100,11 @@ class Admin(AdminBase):
     describe_log_dirs = _asked(log_dirs.describe_log_dirs)
     describe_features = _asked(features.describe_features)
     update_features = _asked(features.update_features)
+
+    # -- permissions ------------------------------------------------------------------------------------------
+    create_acls = _asked(acls.create_acls)
+    describe_acls = _asked(acls.describe_acls)
+    delete_acls = _asked(acls.delete_acls)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = _asked(group_descriptions.list_groups)

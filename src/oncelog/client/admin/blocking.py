@@ -64,6 +64,11 @@ class Admin(AdminBase, Blocking[Awaited]):
     describe_features = blocking(Awaited.describe_features)
     update_features = blocking(Awaited.update_features)
 
+    # -- permissions ------------------------------------------------------------------------------------------
+    create_acls = blocking(Awaited.create_acls)
+    describe_acls = blocking(Awaited.describe_acls)
+    delete_acls = blocking(Awaited.delete_acls)
+
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = blocking(Awaited.list_groups)
     describe_group = blocking(Awaited.describe_group)
