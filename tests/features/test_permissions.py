@@ -29,7 +29,7 @@ from support.permission_rows import GONE, OPEN, SHUT, Row
 from support.permission_setup import prepared
 from support.permission_table import rows
 from support.permissions import CLUSTER_NAME, Grant, GuardedServer, built, grant, outcome, revoke
-from support.wire import Wire, until
+from support.wire import Wire, batch, until
 
 ROWS = {row.name: row for row in rows()}
 UNTESTED = {
@@ -284,6 +284,30 @@ def test_next_fetch_of_a_session_notices_a_deleted_acl(two: Guarded, permit: Any
     revoke(two.administrator, [granted])
     found = fetch(first.session_id, 1, named=False).responses[0].partitions[0]
     assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_fetch_that_waits_while_its_acl_is_deleted(guarded: GuardedServer, two: Guarded) -> None:
+    """DIFFERS: Kafka checks at the beginning of a Fetch, and returns the record. oncelog also checks at its end."""
+    topic_id = two.administrator.create_topic("watched")
+    granted = Grant(READ, TOPIC, "watched")
+    grant(two.administrator, [granted])
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(
+        session_epoch=-1,
+        max_wait_ms=60_000,
+        min_bytes=1,
+        max_bytes=1000,
+        topics=[FetchTopic(topic_id=topic_id, partitions=[partition])],
+    )
+    version = two.client.send(request)
+    revoke(two.administrator, [granted])
+    two.administrator.produce("watched", batch([b"secret"]))
+    found = two.client.receive(request, version).responses[0].partitions[0]
+    if guarded.name == "oncelog":
+        assert (found.error_code, bytes(found.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+    else:
+        assert found.error_code == 0
+        assert b"secret" in bytes(found.records)
 
 
 def test_invalid_acls_have_the_messages_of_kafka(two: Guarded) -> None:
