@@ -378,7 +378,8 @@ class ClusterClient:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{about}: the broker's response does not contain it"
             )
         if answer.error_code:
-            raise errors.error_for(answer.error_code, f"{about}: {answer.error_message or ''}")
+            text = answer.error_message or ErrorCode.of(answer.error_code).text
+            raise errors.error_for(answer.error_code, f"{about}: {text}")
         self.learn_coordinator(kind, key, answer)
         return int(answer.node_id)
 

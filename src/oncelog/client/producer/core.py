@@ -358,6 +358,8 @@ class ProducerCore:
                 pass  # the timeout has expired before the abort
             elif detach:
                 await self._flush(timeout)
+            elif manager.producer_id < 0:
+                pass  # `init_transactions` has failed, so there is no transaction
             elif manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR):
                 await self._abort(timeout)
         finally:

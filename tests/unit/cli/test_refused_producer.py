@@ -1,0 +1,48 @@
+"""A coordinator refuses a transactional producer from the start: the error has the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from oncelog import Producer, errors
+from oncelog.aio import Producer as AsyncProducer
+from oncelog.faults.proxy import FaultProxy
+from support.command_line import Tool
+from support.servers import Server
+
+REFUSALS = [
+    ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "InitProducerId of 'p': "),
+    ("InitProducerId", "CLUSTER_AUTHORIZATION_FAILED", "InitProducerId of 'p': "),
+    ("FindCoordinator", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "coordinator of transaction 'p': "),
+]
+
+
+@pytest.mark.parametrize(("api", "code", "about"), REFUSALS)
+def test_refused_producer_raises_the_reason(server: Server, api: str, code: str, about: str) -> None:
+    async def start(bootstrap: str) -> None:
+        await AsyncProducer(bootstrap, transactional_id="p").start()
+
+    with FaultProxy(server.bootstrap, f"error {api} code={code} transactional-id=p") as faults:
+        with pytest.raises(errors.FatalError) as blocking:
+            Producer(faults.bootstrap_servers, transactional_id="p")
+        with pytest.raises(errors.FatalError) as awaited:
+            asyncio.run(start(faults.bootstrap_servers))
+    for error in (blocking.value, awaited.value):
+        assert error.code.name == code
+        assert error.message == f"{about}{error.code.text}"
+        assert error.code.text
+
+
+@pytest.mark.parametrize(("api", "code", "about"), REFUSALS)
+def test_command_prints_why_the_producer_is_refused(server: Server, api: str, code: str, about: str) -> None:
+    topic = f"refused-{uuid.uuid4().hex[:8]}"
+    Tool(server.bootstrap)("topic", "create", topic)
+    with FaultProxy(server.bootstrap, f"error {api} code={code} transactional-id=p") as faults:
+        tool = Tool(faults.bootstrap_servers)
+        said = tool.fails(1, "topic", "produce", topic, "--transactional-id", "p", stdin="a\n")
+    assert said.startswith(f"oncelog: {about}")
+    assert f"({code})" in said
+    assert "abort" not in said
