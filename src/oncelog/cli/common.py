@@ -226,7 +226,7 @@ def existing(topic: str, partition: int | None = None) -> Iterator[None]:
     try:
         yield
     except errors.UnknownTopicError as error:
-        if partition is not None and "has partitions" in error.message:
+        if partition is not None and f"topic {topic!r} has " in error.message:  # it lacks only the partition
             raise click.ClickException(error.message) from error
         message = f"topic {topic!r} does not exist; `oncelog topic list` lists all topics"
         raise click.ClickException(message) from error

@@ -266,3 +266,15 @@ def test_features_are_shown_and_changed(module_server: Server) -> None:
     assert "a change is NAME=LEVEL" in tool.fails(2, "cluster", "feature", "transaction.version")
     assert "--downgrade and --unsafe-downgrade cannot be used together" in tool.fails(2, *change, "--unsafe-downgrade")
     assert "name a feature and its level" in tool.fails(2, "cluster", "feature", "--dry-run")
+
+
+@pytest.mark.parametrize(("partitions", "has"), [(1, "only partition 0"), (2, "partitions 0 to 1")])
+@pytest.mark.parametrize(
+    "command", ["txn producers {} -p 5", "txn abort {} -p 5 --start-offset 0", "txn find-hanging --topic {} -p 5"]
+)
+def test_unknown_partition_is_not_an_unknown_topic(
+    tool: Tool, wire: Wire, partitions: int, has: str, command: str
+) -> None:
+    topic = f"cli-{uuid.uuid4().hex[:8]}"
+    wire.create_topic(topic, partitions)
+    assert tool.fails(1, *command.format(topic).split()) == f"oncelog: topic '{topic}' has {has}, not 5\n"
