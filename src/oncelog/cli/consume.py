@@ -10,11 +10,13 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from oncelog.cli.common import connected, formatted, open_admin, open_cluster
+from oncelog import errors
+from oncelog.cli.common import connected, formatted, note, open_admin, open_cluster
 from oncelog.cli.lazy import examples
 from oncelog.cli.partition_tailer import (
     BEGINNING,
@@ -135,9 +137,23 @@ def consume(
         else:
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
+        if read_committed and stop_at_end and count is None and span.stop_ms is None:
+            _note_open_transactions(bootstrap, topic, partitions)
     except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends: Ctrl-C, or a closed pipe
         return 0
     return 0
+
+
+def _note_open_transactions(bootstrap: str, topic: str, partitions: tuple[int, ...]) -> None:
+    """Print which transactions keep read_committed from the last records of the topic, as `topic describe` does."""
+    from oncelog.cli.holders import find_holders, sentence
+
+    with suppress(errors.KafkaError), open_admin(bootstrap) as admin:  # the records have been printed
+        (known,) = admin.describe_topics(topic)
+        asked = [each for each in known.partitions if not partitions or each.partition in partitions]
+        stable = {each.partition: each.last_stable_offset for each in asked}
+        for partition, holder in find_holders(admin, topic, asked).items():
+            note(sentence(topic, partition, stable[partition], holder))
 
 
 async def _read(

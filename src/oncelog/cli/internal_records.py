@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ import click
 
 from oncelog import errors
 from oncelog.cli.common import moment, note, open_cluster, printable
+from oncelog.cli.partition_tailer import BEGINNING, READ_COMMITTED, READ_UNCOMMITTED, Marker, PartitionTailer
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record
 from oncelog.coordinator.transactions.metadata import TransactionState
@@ -59,8 +61,9 @@ def print_records(
     """Print a line for each record of the partition where the group or transactional id `name` lives, or of all.
 
     `line_of` gets the partition and a record, and returns None for one to omit. Without `follow`, end at the present
-    end of each partition. A record that cannot be decoded is a remark on stderr. Raises ClickException with the text
-    `missing` if there is a name, and no line of it.
+    end of each partition. With it, wait for a topic that does not exist yet. A record that cannot be decoded is a
+    remark on stderr. Raises ClickException with the text `missing` if there is a name, and no line of it. If
+    read_committed has hidden its records, the text says so instead.
     """
 
     async def run() -> int:
@@ -81,6 +84,11 @@ def print_records(
     except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends, as in `topic consume`
         return
     if name is not None and not lines:
+        if isolation == READ_COMMITTED and asyncio.run(_has_uncommitted(bootstrap, topic, name, line_of)):
+            raise click.ClickException(
+                f"{topic} has records of {name!r}, but only of transactions that are open or aborted, or behind an "
+                "open one; without --read-committed, they are printed"
+            )
         raise click.ClickException(missing)
 
 
@@ -94,22 +102,31 @@ def place_text(topic: str, partition: int, record: Record) -> str:
     return f"{topic}-{partition} offset {record.offset} at {moment(record.timestamp)}"
 
 
+async def _has_uncommitted(bootstrap: str, topic: str, name: str, line_of: Callable[[int, Record], str | None]) -> bool:
+    async for partition, record in _read(bootstrap, topic, name, READ_UNCOMMITTED, follow=False):
+        with suppress(DecodeError, IndexError):
+            if line_of(partition, record) is not None:
+                return True
+    return False
+
+
 async def _read(
     bootstrap: str, topic: str, name: str | None, isolation: int, follow: bool
 ) -> AsyncIterator[tuple[int, Record]]:
-    from oncelog.cli.partition_tailer import BEGINNING, Marker, PartitionTailer
     from oncelog.coordinator.partitioning import partition_for
 
     async with open_cluster(bootstrap) as cluster:
-        try:
-            known = await cluster.topic(topic)
-        except errors.UnknownTopicError:
-            if not follow:
-                return  # no coordinator has written anything yet
-            # The advice of the error is to create the topic: it would not have the settings of the brokers.
-            raise click.ClickException(
-                f"{topic} does not exist yet. The brokers create it when a client first looks for a coordinator"
-            ) from None
+        waits = False
+        while True:
+            try:
+                known = await cluster.topic(topic)
+                break
+            except errors.UnknownTopicError:  # no coordinator has written anything yet
+                if not follow:
+                    return
+            if not waits:
+                note(f"{topic} does not exist yet; waiting until a coordinator creates it")
+                waits = True
         count = len(known.partitions)
         numbers = range(count) if name is None else [partition_for(name, count)]
         tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=False)
