@@ -205,6 +205,9 @@ def test_ongoing_transaction_is_not_reported_as_hanging(tool: Tool, server: Serv
             lambda: tool.json("txn", "describe", name)["state"] in ("CompleteAbort", "Empty"),
             "the transaction was aborted",
         )
+        again = tool.run("txn", "terminate", name, "--yes")
+        assert (again.returncode, again.stdout.split()[-1]) == (0, "no")
+        assert f"oncelog: '{name}' had no open transaction (state " in again.stderr
         producer.detach()
     assert consumed(tool, name, "--read-committed") == []
 

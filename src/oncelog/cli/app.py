@@ -106,9 +106,18 @@ def run(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:
-    """Extend the error for `oncelog -b HOST:PORT topic list`: say that the option comes after the command."""
+    """Extend the error for an option at the wrong place: say where it belongs. Put click's words about numbers plainly.
+
+    -b comes after the command, and --log-level before it.
+    """
     from oncelog.cli.common import BROKERS_OPTIONS
 
+    error.message = error.message.replace("is not a valid integer range.", "is not a whole number.")
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--log-level" and error.ctx is not None:
+        words = error.ctx.command_path.removeprefix("oncelog ")
+        return click.UsageError(
+            f"--log-level comes before the command: `oncelog --log-level LEVEL {words} ...`", error.ctx
+        )
     of_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
     if not of_group or not isinstance(error, click.NoSuchOption) or error.option_name not in BROKERS_OPTIONS:
         return error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from oncelog.cli.common import connected, existing, formatted, open_admin, show
+from oncelog import errors
+from oncelog.cli.common import connected, existing, formatted, note, open_admin, show
 from oncelog.cli.lazy import LazyGroup, examples
 
 cluster = LazyGroup(
@@ -136,10 +138,19 @@ def feature(
         raise click.UsageError("name a feature and its level, such as transaction.version=1")
     if levels:
         kind = "safe_downgrade" if downgrade else "unsafe_downgrade" if unsafe_downgrade else "upgrade"
+        before: dict[str, int] = {}
         with open_admin(bootstrap) as admin:
+            with suppress(errors.UnsupportedError):
+                before = {item.name: item.level for item in admin.describe_features()}
             admin.update_features(levels, kind, validate_only=dry_run)
-        rows = [{"feature": name, "level": level, "changed": not dry_run} for name, level in sorted(levels.items())]
+        same = [name for name, level in sorted(levels.items()) if before.get(name) == level]
+        rows = [
+            {"feature": name, "level": level, "changed": not dry_run and name not in same}
+            for name, level in sorted(levels.items())
+        ]
         show(rows, form)
+        for name in same:
+            note(f"{name} already had level {levels[name]}")
         return
     with open_admin(bootstrap) as admin:
         rows = [

@@ -16,12 +16,13 @@ from oncelog.cli.common import (
     connected,
     formatted,
     moment,
+    note,
     open_admin,
     require_all_answers,
     show,
-    usage,
 )
 from oncelog.cli.lazy import LazyGroup, examples
+from oncelog.coordinator.transactions.metadata import TransactionState
 from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ txn = LazyGroup(
     },
 )
 COLUMNS = ("transactional_id", "coordinator", "producer_id", "state")
+STATES = tuple(state.text for state in TransactionState)
 FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States of a transactional id that has no open transaction."""
 TRANSACTION_COLUMNS = (
@@ -52,11 +54,22 @@ TRANSACTION_COLUMNS = (
 )
 
 
+def _states(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[str]:
+    """Return Kafka's names of the states, which may have any case. Raises BadParameter."""
+    names = {name.lower(): name for name in STATES}
+    for text in texts:
+        if text.lower() not in names:
+            raise click.BadParameter(f"unknown transaction state {text!r}; the states are {', '.join(STATES)}")
+    return [names[text.lower()] for text in texts]
+
+
 @click.command("list", epilog=examples("oncelog txn list --duration-ms 60000", "oncelog txn list --pattern 'etl-.*'"))
 @click.option(
     *("--state", "states"),
+    callback=_states,
     multiple=True,
-    help="List only ids in this state: Ongoing, CompleteCommit, ... Repeatable.",
+    metavar="STATE",
+    help=f"List only ids in this state: {', '.join(STATES)}. Repeatable.",
 )
 @click.option("--producer-id", "producers", type=int, multiple=True, help="List only this producer id. Repeatable.")
 @click.option("--duration-ms", type=int, default=-1, help="List only transactions open for longer than this.")
@@ -69,7 +82,7 @@ TRANSACTION_COLUMNS = (
 @connected
 @formatted
 def list_transactions(
-    states: tuple[str, ...],
+    states: list[str],
     producers: tuple[int, ...],
     duration_ms: int,
     pattern: str,
@@ -79,7 +92,7 @@ def list_transactions(
 ) -> None:
     """List the open transactions of all coordinators. With --all or a filter, list finished ones after them."""
     unanswered: dict[int, errors.RetriableError] = {}
-    with open_admin(bootstrap) as admin, usage("--state"):
+    with open_admin(bootstrap) as admin:
         rows = [
             {
                 "transactional_id": item.transactional_id,
@@ -184,8 +197,11 @@ def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> No
             advice=_sink_advice(transactional_id),
         )
         admin.terminate_transaction(transactional_id)
-    row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}
+    was_open = found.state == TransactionState.ONGOING.text
+    row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": was_open}
     show([row] if form == "text" else row, form)
+    if not was_open:
+        note(f"{transactional_id!r} had no open transaction (state {found.state}); its producer is fenced nevertheless")
 
 
 def require_broker(admin: Admin, broker: int) -> None:

@@ -261,6 +261,9 @@ def test_features_are_shown_and_changed(module_server: Server) -> None:
     assert level() == 2
     assert tool.json(*change) == [row | {"changed": True}]
     until(level, lambda found: found == 1, "the level is 1")
+    done = tool.run("cluster", "feature", "transaction.version=1")
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "no")
+    assert done.stderr == "oncelog: transaction.version already had level 1\n"
     assert "transaction.version=1" in tool("cluster", "describe").splitlines()[1].split()
     assert "only supports versions" in tool.fails(1, "cluster", "feature", "transaction.version=3")
     assert "a change is NAME=LEVEL" in tool.fails(2, "cluster", "feature", "transaction.version")

@@ -263,7 +263,8 @@ def test_transaction_becomes_visible_as_a_whole(tool: Tool, topic: str) -> None:
     assert described["partitions"] == []
     assert described["timeout_ms"] == 60_000
     assert "TRANSACTIONAL_ID_NOT_FOUND" in tool.fails(1, "txn", "describe", "unknown")
-    assert "unknown transaction state 'Nonsense'" in tool.fails(2, "txn", "list", "--state", "Nonsense")
+    said = tool.fails(2, "txn", "list", "--state", "Nonsense")
+    assert "unknown transaction state 'Nonsense'; the states are Empty, Ongoing, " in said
 
 
 def test_open_transaction_is_listed_and_its_records_are_hidden(tool: Tool, topic: str, server: Server) -> None:
@@ -273,7 +274,7 @@ def test_open_transaction_is_listed_and_its_records_are_hidden(tool: Tool, topic
         producer.begin_transaction()
         producer.send(topic, b"open", partition=0)
         producer.flush()
-        ongoing = tool.json("txn", "list", "--state", "Ongoing")
+        ongoing = tool.json("txn", "list", "--state", "ongoing")
         assert f"{topic}-open" in {item["transactional_id"] for item in ongoing}
         assert tool.json("txn", "describe", f"{topic}-open")["partitions"] == [f"{topic}-0"]
         hidden = tool.run("topic", "consume", topic, "-e", "--read-committed")
@@ -396,6 +397,10 @@ def test_usage_errors(tool: Tool) -> None:
         assert "-b comes after the command" in tool.fails(2, *before, "-b", "127.0.0.1:1", "list")
     assert "after the command" not in tool.fails(2, "--nonsense", "topic", "list")
     assert "after the command" not in tool.fails(2, "up", "-b", "127.0.0.1:1")
+    for word in ("produce", "consume"):
+        said = tool.fails(2, "topic", word, "x", "--log-level", "DEBUG")
+        assert f"--log-level comes before the command: `oncelog --log-level LEVEL topic {word} ...`" in said
+    assert "'x' is not a whole number" in tool.fails(2, "topic", "consume", "y", "-p", "x")
     assert "Missing argument" in tool.fails(2, "topic", "create")
     for count in ("0", "-1"):
         assert "not in the range" in tool.fails(2, "topic", "create", "x", "-p", count)
