@@ -1,4 +1,4 @@
-"""Read the settings of a command's client: TLS and login, from a properties file and the environment."""
+"""Read the settings of a command's client: TLS, login and others, from a properties file and the environment."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ ATTEMPT_MS = "4000"
 error has the reason.
 """
 _KEY = "oncelog.client_settings"
+_PRODUCER = "oncelog.producer_settings"
 _BROKERS = "oncelog.brokers"
 
 
@@ -25,6 +26,13 @@ def client_settings() -> dict[str, str]:
     """Return the settings of the command that runs, by Kafka's names."""
     context = click.get_current_context(silent=True)
     found: dict[str, str] = {} if context is None else context.meta.get(_KEY, {})
+    return found
+
+
+def producer_settings() -> dict[str, str]:
+    """Return the settings of the command that runs which only producers have, by Kafka's names."""
+    context = click.get_current_context(silent=True)
+    found: dict[str, str] = {} if context is None else context.meta.get(_PRODUCER, {})
     return found
 
 
@@ -38,7 +46,7 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
     """Keep the settings of the file and the environment for `client_settings`. Raises BadParameter."""
     from oncelog.broker.config.properties import parse_properties
     from oncelog.client.connections.pool import parse_bootstrap
-    from oncelog.client.options import COMMON, cluster_options, read_options
+    from oncelog.client.options import COMMON, cluster_options, option_name, read_options
 
     settings = from_environment(os.environ)
     if path is not None:
@@ -55,10 +63,16 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
         settings.setdefault("sasl.login.read.timeout.ms", ATTEMPT_MS)
     try:
         parse_bootstrap(brokers_in_file(context) or "any:1")
+        of_producers = {name: value for name, value in settings.items() if option_name(name) not in COMMON}
+        if of_producers:
+            from oncelog.client.producer.options import PRODUCER  # without the imports
+
+            read_options(PRODUCER, of_producers, {"bootstrap_servers": "any"})
+        settings = {name: value for name, value in settings.items() if name not in of_producers}
         cluster_options(read_options(COMMON, settings, {"bootstrap_servers": "any"})[0])
     except errors.ConfigError as error:
         raise click.BadParameter(f"{'the environment' if path is None else path}: {error}") from None
-    context.meta[_KEY] = settings
+    context.meta[_KEY], context.meta[_PRODUCER] = settings, of_producers
 
 
 def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:

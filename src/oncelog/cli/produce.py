@@ -37,9 +37,7 @@ MOST_RETRIES_SHOWN = 20
 @click.argument("topic")
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="The text between key and value in a line.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
-@click.option(
-    "-z", "--compression", type=click.Choice(CODECS), default="none", help="Compression codec. Default: none."
-)
+@click.option("-z", "--compression", type=click.Choice(CODECS), help="Compression codec. Default: none.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Add a header to every record.")
 @click.option("-Z", "--null", is_flag=True, help="Send an empty key or value as null.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction.")
@@ -60,7 +58,6 @@ MOST_RETRIES_SHOWN = 20
 @click.option(
     "--timeout",
     type=click.IntRange(1, 3600),
-    default=120,
     metavar="SECONDS",
     help="How long a record may wait until the broker accepts it. Default: 120.",
 )
@@ -70,7 +67,7 @@ def produce(
     topic: str,
     key_delimiter: str | None,
     partition: int | None,
-    compression: str,
+    compression: str | None,
     headers: tuple[str, ...],
     null: bool,
     transactional_id: str | None,
@@ -78,7 +75,7 @@ def produce(
     acks: str | None,
     idempotence: bool | None,
     retries: int | None,
-    timeout: int,
+    timeout: int | None,
     bootstrap: str,
     form: str,
 ) -> None:
@@ -86,24 +83,24 @@ def produce(
 
     With --transactional-id, all records become visible together when stdin ends, or none if an error occurs. Without
     it, a file with a bad line is rejected before any record is sent. Of a pipe, the lines before a bad line are sent.
-    If a batch has to be sent again, the command prints why.
+    If a batch has to be sent again, the command prints why. The file of --command-config may have all options of a
+    producer, such as transaction.timeout.ms. The options of this command override it.
     """
     from oncelog import Producer
-    from oncelog.cli.client_settings import client_settings
 
     source = _source(key_delimiter)
     pairs = [_header(text) for text in headers]
-    options: dict[str, Any] = {
-        **{name.replace(".", "_"): value for name, value in client_settings().items()},
-        "client_id": "oncelog-cli",
-        "compression_type": compression,
-        "delivery_timeout_ms": timeout * 1000,
-        "request_timeout_ms": min(timeout * 500, REQUEST_MS),
-        "max_block_ms": BLOCK_MS,
-        "transactional_id": transactional_id,
-    }
-    chosen = {"partitioner": partitioner, "acks": acks, "enable_idempotence": idempotence, "retries": retries}
-    options.update((name, value) for name, value in chosen.items() if value is not None)
+    _require_compatible(transactional_id, acks, idempotence, retries)
+    options = _options(
+        compression_type=compression,
+        delivery_timeout_ms=None if timeout is None else timeout * 1000,
+        request_timeout_ms=None if timeout is None else min(timeout * 500, REQUEST_MS),
+        transactional_id=transactional_id,
+        partitioner=partitioner,
+        acks=acks,
+        enable_idempotence=idempotence,
+        retries=retries,
+    )
     delimiter = None if key_delimiter is None else key_delimiter.encode()
     if delimiter is not None and source.seekable():
         begin = source.tell()
@@ -112,11 +109,10 @@ def produce(
                 raise BadLineError(number, delimiter, "nothing was sent")
         source.seek(begin)
     existed = _topic_exists(bootstrap, topic)
-    with _retries_shown(), Producer(bootstrap, **options) as producer:
-        records = _lines(
-            source, delimiter, null, "none of the other records becomes visible" if transactional_id else ""
-        )
-        if transactional_id is None:
+    with _retries_shown(), Producer(bootstrap, options) as producer:
+        transactional = producer.options["transactional_id"] is not None
+        records = _lines(source, delimiter, null, "none of the other records becomes visible" if transactional else "")
+        if not transactional:
             sent = _send(producer, topic, records, partition, pairs)
         else:
             with producer.transaction():
@@ -135,6 +131,35 @@ def _source(key_delimiter: str | None) -> BinaryIO:
     if key_delimiter == "":
         raise click.UsageError("--key-delimiter is empty; name the text between key and value")
     return sys.stdin.buffer
+
+
+def _require_compatible(
+    transactional_id: str | None, acks: str | None, idempotence: bool | None, retries: int | None
+) -> None:
+    """Raise UsageError for options that contradict each other. The client's error would have other names."""
+    if transactional_id is None and not idempotence:
+        return
+    wants = "--idempotence" if transactional_id is None else "--transactional-id"
+    if idempotence is False:
+        raise click.UsageError(f"{wants} cannot be used together with --no-idempotence")
+    if acks not in (None, "all"):
+        raise click.UsageError(f"{wants} needs --acks all, but --acks is {acks}")
+    if retries == 0:
+        raise click.UsageError(f"{wants} needs --retries of more than 0, but --retries is 0")
+
+
+def _options(**given: Any) -> dict[str, Any]:
+    """Return the producer's options: what is `given` and not None, then the file's settings, then the defaults."""
+    from oncelog.cli.client_settings import client_settings, producer_settings
+    from oncelog.client.options import option_name
+
+    found: dict[str, Any] = {
+        "max_block_ms": BLOCK_MS,
+        **{option_name(name): value for name, value in {**client_settings(), **producer_settings()}.items()},
+        **{name: value for name, value in given.items() if value is not None},
+        "client_id": "oncelog-cli",
+    }
+    return found
 
 
 class _Notes(logging.Handler):

@@ -121,7 +121,7 @@ def read_options(
         for spelled, value in source.items():
             spelling = str(spelled).replace(".", "_")
             alias = alias_of(spelling)
-            name = spelling if alias is None else alias.name
+            name = option_name(str(spelled))
             if name == "bootstrap_servers" and value is None:
                 continue
             if name not in known:
@@ -160,11 +160,16 @@ def read_security(given: Mapping[str, Any]) -> Security:
     return security_of(read_options(known, None, {"bootstrap_servers": "any", **given})[0])
 
 
+def option_name(spelled: str) -> str:
+    """Return the name here of an option, which may have dots or be another client's name."""
+    underscored = spelled.replace(".", "_")
+    alias = alias_of(underscored)
+    return underscored if alias is None else alias.name
+
+
 def is_security(name: str) -> bool:
     """Return whether an option, with dots or `_`, belongs to TLS or the login."""
-    underscored = name.replace(".", "_")
-    alias = alias_of(underscored)
-    return (underscored if alias is None else alias.name) in SECURITY
+    return option_name(name) in SECURITY
 
 
 def cluster_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -33,14 +34,17 @@ def test_produce_in_turn_to_all_partitions(tool: Tool, topic: str) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--acks", "1", "--idempotence"), "enable_idempotence needs acks = all, but acks = 1"),
-        (("--retries", "0", "--idempotence"), "enable_idempotence needs retries = more than 0, but retries = 0"),
-        (("--transactional-id", "t", "--no-idempotence"), "transactional_id needs enable_idempotence = true"),
-        (("--transactional-id", "t", "--acks", "1"), "transactional_id needs acks = all, but acks = 1"),
+        (("--acks", "1", "--idempotence"), "--idempotence needs --acks all, but --acks is 1"),
+        (("--retries", "0", "--idempotence"), "--idempotence needs --retries of more than 0, but --retries is 0"),
+        (
+            ("--transactional-id", "t", "--no-idempotence"),
+            "--transactional-id cannot be used together with --no-idempotence",
+        ),
+        (("--transactional-id", "t", "--acks", "1"), "--transactional-id needs --acks all, but --acks is 1"),
     ],
 )
 def test_produce_rejects_options_that_contradict(tool: Tool, topic: str, options: tuple[str, ...], why: str) -> None:
-    assert why in tool.fails(1, "topic", "produce", topic, *options, stdin="x\n")
+    assert why in tool.fails(2, "topic", "produce", topic, *options, stdin="x\n")
     assert ends(tool, topic) == [0] * 5
 
 
@@ -58,3 +62,25 @@ def test_produce_without_stdin_is_rejected(tool: Tool, topic: str) -> None:
 
 def test_produce_with_an_empty_key_delimiter_is_rejected(tool: Tool, topic: str) -> None:
     assert "--key-delimiter is empty" in tool.fails(2, "topic", "produce", topic, "-K", "", stdin="a\n")
+
+
+def test_file_has_options_of_a_producer(tool: Tool, topic: str, tmp_path: Path) -> None:
+    """Options of the command override it, and other commands do not use them."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        f"transactional.id={topic}-file\ntransaction.timeout.ms=7000\nmax.in.flight.requests.per.connection=1\n"
+        "compression.type=gzip\n"
+    )
+    configured = ("topic", "produce", topic, "-p", "0", "--command-config", str(path))
+    tool(*configured, stdin="x\n")
+    assert tool.json("txn", "describe", f"{topic}-file")["timeout_ms"] == 7000
+    tool(*configured, "--transactional-id", f"{topic}-option", stdin="y\n")
+    assert tool.json("txn", "describe", f"{topic}-option")["timeout_ms"] == 7000
+    assert ends(tool, topic)[0] == 4
+    assert {"name": topic, "partitions": 5, "replication_factor": 1, "internal": False} in tool.json(
+        "topic", "list", "--command-config", str(path)
+    )
+    path.write_text("transaction.timeout.ms=x\n")
+    assert "transaction.timeout.ms = 'x': it must be" in tool.fails(2, *configured, stdin="x\n")
+    path.write_text("transaction.timeout=7000\n")
+    assert "did you mean 'transaction.timeout.ms'?" in tool.fails(2, *configured, stdin="x\n")
