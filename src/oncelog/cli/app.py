@@ -130,7 +130,7 @@ def describe(error: Exception) -> str:
     from oncelog.broker.config.errors import ConfigError
     from oncelog.broker.process import TRACE_VARIABLE
     from oncelog.cli.common import BROKERS_VARIABLE
-    from oncelog.errors import ConnectionFailedError, OncelogError, RequestError
+    from oncelog.errors import ConnectionFailedError, KafkaError, OncelogError, RequestError
     from oncelog.protocol.errors import ProtocolError
 
     if isinstance(error, RequestError) and error.advice == RequestError.default_advice:
@@ -138,11 +138,31 @@ def describe(error: Exception) -> str:
     if isinstance(error, ConnectionFailedError) and error.advice == ConnectionFailedError.default_advice:
         advice = f"Check -b (or {BROKERS_VARIABLE}) and that the broker runs, then try again."
         return f"{error.message} ({error.code.name}). {advice}"
+    advice = _own_advice(error)
+    if isinstance(error, KafkaError) and advice:
+        return f"{error.message} ({error.code.name}). {advice}"
     if isinstance(error, (OncelogError, ProtocolError, ConfigError)):
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return f"unexpected {type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to print the traceback)"
+
+
+def _own_advice(error: Exception) -> str:
+    """Return what a user of the command line can do, if the advice of the error is for a program with our client."""
+    from oncelog import errors
+
+    if isinstance(error, errors.AbortableError):
+        return "The transaction is aborted, so none of its records becomes visible. Run the command again."
+    if isinstance(error, errors.FencedError):
+        return "A newer producer uses the transactional id. Stop it, or use another id."
+    if isinstance(error, errors.KafkaError) and error.advice == type(error).default_advice:
+        return {
+            errors.AuthenticationError: "Correct what the message names, then run the command again.",
+            errors.AuthorizationError: "Grant the permission, then run the command again.",
+            errors.FatalError: "Run the command again.",
+        }.get(type(error), "")
+    return ""
 
 
 def _fail(error: Exception, sentence: str) -> NoReturn:

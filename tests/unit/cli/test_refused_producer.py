@@ -46,3 +46,27 @@ def test_command_prints_why_the_producer_is_refused(server: Server, api: str, co
     assert said.startswith(f"oncelog: {about}")
     assert f"({code})" in said
     assert "abort" not in said
+    assert said.endswith(". Grant the permission, then run the command again.\n")
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [
+        (
+            "error EndTxn:1 code=INVALID_TXN_STATE",
+            "The transaction is aborted, so none of its records becomes visible. Run the command again.",
+        ),
+        (
+            "error Produce:1 code=PRODUCER_FENCED",
+            "A newer producer uses the transactional id. Stop it, or use another id.",
+        ),
+    ],
+)
+def test_advice_is_for_the_command_line(server: Server, rule: str, advice: str) -> None:
+    """The client's advice names methods of a program."""
+    topic = f"refused-{uuid.uuid4().hex[:8]}"
+    Tool(server.bootstrap)("topic", "create", topic)
+    with FaultProxy(server.bootstrap, rule) as faults:
+        tool = Tool(faults.bootstrap_servers)
+        said = tool.fails(1, "topic", "produce", topic, "--transactional-id", topic, stdin="a\n")
+    assert said.endswith(f"). {advice}\n")
