@@ -308,6 +308,39 @@ def test_command_prints_its_address_and_each_fault(server: Server, name: str, tm
     assert read(server.bootstrap, name) == [b"a"]
 
 
+def test_command_traces_requests_and_exempts_them_from_later_rules(
+    server: Server, name: str, tmp_path: Path, wire: Wire
+) -> None:
+    wire.create_topic(name)
+    rules = ["--rule", "pass Produce", "--rule", "lose-answer *"]
+    process = ManagedProcess([ONCELOG, "faults", "-b", server.bootstrap, *rules[:2]], tmp_path, "faults")
+    try:
+        process.wait_for(lambda: list(process.lines()), "it prints its address")
+        (line,) = process.lines()
+        Tool(line.removeprefix("BROKERS="))("topic", "produce", name, stdin="a\n")
+    finally:
+        assert process.stop() == 0
+    (line,) = process.stderr_path.read_text().splitlines()
+    assert " pass: Produce 1 of client 'oncelog-cli' to broker " in line
+    with FaultProxy(server.bootstrap, rules[1], "error Produce code=CORRUPT_MESSAGE") as faults:
+        ours(faults.bootstrap_servers, name, idempotence=True)
+        assert not faults.made
+
+
+@pytest.mark.parametrize("rules", [[], ["--rule", "pass Produce"]])
+def test_command_says_that_it_makes_no_fault_and_that_no_broker_runs(tmp_path: Path, rules: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    process = ManagedProcess([ONCELOG, "faults", "-b", address, *rules], tmp_path, "faults")
+    remark = f"oncelog: no broker can be reached at {address} (Connection refused); clients reach none either"
+    without = "oncelog: there is no rule, so no request meets a fault; --rule 'pass *' prints each request"
+    try:
+        process.wait_for(lambda: remark in process.stderr_path.read_text(), "it prints the remark")
+        assert (without in process.stderr_path.read_text()) == (not rules)
+    finally:
+        assert process.stop() == 0
+
+
 def test_command_releases_what_it_holds_on_a_signal(server: Server, name: str, tmp_path: Path, wire: Wire) -> None:
     wire.create_topic(name)
     process = ManagedProcess(

@@ -151,6 +151,7 @@ def test_only_matching_requests_count() -> None:
         ("error Produce", "error needs an error"),
         ("error Produce code=NOPE", "is not the name of a Kafka error"),
         ("error Produce code=NONE", "is no error"),
+        ("hold Produce for=2", "'2' is not a time; write 200ms, 2s or 1m"),
     ],
 )
 def test_wrong_rules_say_what_is_allowed(text: str, why: str) -> None:
@@ -163,7 +164,7 @@ def test_wrong_rules_say_what_is_allowed(text: str, why: str) -> None:
     [
         ("hold", Fault(Action.HOLD)),
         ("hold for=200ms", Fault(Action.HOLD, 0.2)),
-        ("delay for=1.5", Fault(Action.DELAY, 1.5)),
+        ("delay for=1.5s", Fault(Action.DELAY, 1.5)),
         ("delay for=2m", Fault(Action.DELAY, 120.0)),
         ("error code=not_leader_or_follower", Fault(Action.ERROR, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)),
         ("error-after code=REQUEST_TIMED_OUT for=1s", Fault(Action.ERROR_AFTER, 1.0, ErrorCode.REQUEST_TIMED_OUT)),

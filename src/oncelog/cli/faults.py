@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS
+from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS, note
 from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
     from oncelog.faults.proxy import FaultProxy
 
+CONNECT_S = 5.0
+"""How long the command tries to reach a broker for its remark."""
 RELEASE = signal.SIGUSR1
 STOP = 0
 LAST_RELEASE_S = 1.0
@@ -26,7 +29,8 @@ LAST_RELEASE_S = 1.0
 HELP = """Make faults between Kafka clients and brokers.
 
 The command listens, and forwards to the brokers at -b and to all others that they name, of oncelog or of Apache Kafka.
-Connect clients to the address that it prints, BROKERS=HOST:PORT. For each fault, it prints a line on stderr.
+Connect clients to the address that it prints, BROKERS=HOST:PORT. For each fault, it prints a line on
+stderr.
 
 A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
 
@@ -42,6 +46,10 @@ A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
                  for=1s: later, while the requests behind it arrive)
   error-after    the request takes effect, but the response is an error
   silence        the connection stays open, but nothing is answered any more
+  pass           the request arrives, whatever the later rules say
+
+A time has a unit: ms, s or m. API is a name of Kafka's protocol, such as Produce, InitProducerId or EndTxn, or * for
+all. A wrong name prints the list of all names. `--rule 'pass *'` prints each request.
 
 Numbers (3, 2-5, 4-, 1,3) count the requests that match API and filters, from 1. The filters are client=, broker=,
 topic=, partition=, group= and transactional-id=. The first rule with a fault for a request applies."""
@@ -51,6 +59,7 @@ topic=, partition=, group= and transactional-id=. The first rule with a fault fo
     help=HELP,
     epilog=examples(
         "oncelog faults --rule 'lose-answer Produce:1'",
+        "oncelog faults --rule 'pass *'",
         "oncelog faults -b kafka:9092 --rule 'error Fetch:10- code=NOT_LEADER_OR_FOLLOWER topic=orders'",
     ),
 )
@@ -79,7 +88,8 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
     for number in (signal.SIGINT, signal.SIGTERM, RELEASE):
         signal.signal(number, lambda number, _: received.put(number))
     try:
-        proxy = FaultProxy(brokers, *rules, *_lines(path), listen=listen)
+        every_rule = (*rules, *_lines(path))
+        proxy = FaultProxy(brokers, *every_rule, listen=listen)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{str(path)!r} is not a text file in UTF-8: {error}") from None
     except ValueError as error:  # a RuleError, or not an address
@@ -90,6 +100,9 @@ def faults(brokers: str, listen: str, rules: tuple[str, ...], path: Path | None)
     with proxy:
         releasing.start()
         click.echo(f"BROKERS={proxy.bootstrap_servers}")
+        if not every_rule:
+            note("there is no rule, so no request meets a fault; --rule 'pass *' prints each request")
+        threading.Thread(target=_note_unreachable, args=(brokers,), daemon=True).start()
         while (signalled := received.get()) == RELEASE:
             releases.put(signalled)
         releases.put(STOP)
@@ -103,6 +116,18 @@ def _release(proxy: FaultProxy, releases: SimpleQueue[int]) -> None:
             answered = proxy.release()
             with suppress(OSError):  # nobody reads stderr any more
                 click.echo(f"released held requests; answered: {answered}", err=True)
+
+
+def _note_unreachable(brokers: str) -> None:
+    """Print a remark for each address at which nobody listens. The proxy works as soon as a broker does."""
+    for address in brokers.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except OSError as error:
+            note(
+                f"no broker can be reached at {address.strip()} ({error.strerror or error}); clients reach none either"
+            )
 
 
 def _lines(path: Path | None) -> list[str]:

@@ -177,7 +177,7 @@ class FaultProxy:
             self._seen_bytes += len(frame)
             while len(self._seen) > MOST_SEEN or (self._seen_bytes > MOST_SEEN_BYTES and len(self._seen) > 1):
                 self._seen_bytes -= len(self._seen.popleft()[0].frame)
-        if fault.action is not Action.PASS:
+        if fault is not PASSED:
             logger.info("%s: %s", fault.action, request)
         return request, fault
 

@@ -31,7 +31,7 @@ class Action(StrEnum):
     """What happens to a request."""
 
     PASS = "pass"
-    """It arrives, and its response too."""
+    """It arrives, and its response too. A rule with it exempts the request from later rules, and logs it."""
     LOSE_REQUEST = "lose-request"
     """It does not arrive. The connection closes."""
     LOSE_ANSWER = "lose-answer"
@@ -62,6 +62,7 @@ class Fault(NamedTuple):
 
 
 PASSED = Fault(Action.PASS)
+"""What happens to a request for which no rule has a fault. The `pass` of a rule is equal, but another object."""
 
 _WITH_CODE = frozenset({Action.ERROR, Action.ERROR_AFTER})
 _WITH_TIME = frozenset({Action.HOLD, Action.DELAY}) | _WITH_CODE
@@ -77,8 +78,8 @@ FILTERS: dict[str, Callable[[Request], set[str]]] = {
 """Filter -> what it compares with. It matches if one of the values is equal."""
 
 _APIS = {api_name(key).lower(): key for key in ApiKey}
-_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 _RANGE = re.compile(r"(\d+)(?:(-)(\d*))?")
 
 
