@@ -118,6 +118,8 @@ def produce(
             with producer.transaction():
                 sent = _send(producer, topic, records, partition, pairs)
         again = producer.metrics().record_retry_total
+    if not sent and not existed:
+        note(f"topic {topic!r} does not exist, and there was no line to send, so nothing has created it")
     if sent and not existed:
         note(f"topic {topic!r} did not exist; the broker has created it")
     if form == "json":

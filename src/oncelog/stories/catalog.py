@@ -28,6 +28,13 @@ class Story(NamedTuple):
         return found
 
     @property
+    def instead(self) -> str:
+        """What the story runs on instead of the brokers that the user gives, or ""."""
+        if self.own_brokers:
+            return "it kills brokers, so it starts its own"
+        return "it needs no broker" if self.place.startswith("inside:") else ""
+
+    @property
     def text(self) -> str:
         """What happens, and what helps."""
         return inspect.getdoc(self.run) or ""

@@ -21,6 +21,8 @@ def six_in_flight(stage: Stage, cure: bool) -> Outcome:
             producer.send(topic, value, who, sequence)
         answers = [producer.send(topic, values[0], who, 0) for _ in range(3)]
     stage.say(f"{len(values)} batches are in the log; the first one is sent three times more: {', '.join(answers)}")
+    if answers[0].isdecimal():
+        stage.say(f"each answer is the offset of the first attempt, {answers[0]}, and nothing is appended")
     stage.say(f"in the log: {' '.join(stage.values(topic))}")
     recognized = answers == ["0"] * 3
     return Outcome(recognized, "a duplicate, with its offset" if recognized else "OUT_OF_ORDER_SEQUENCE_NUMBER")
@@ -40,7 +42,7 @@ def hole(stage: Stage, cure: bool) -> Outcome:
             who = who.next_epoch()
             stage.say(f"the producer has id {who.producer_id}, epoch {who.epoch} now")
         answers = [producer.send(topic, str(2 + number), who, (0 if cure else 2) + number) for number in range(2)]
-    stage.say(f"the next batches: {', '.join(answers)}")
+    stage.say(f"the answers to the next batches, offsets or errors: {', '.join(answers)}")
     return stage.verdict(topic, ["0", "2", "3"])
 
 
@@ -58,7 +60,7 @@ def forgotten_producer(stage: Stage, cure: bool) -> Outcome:
             answers = [producer.send(topic, "5", who, 0), producer.send(topic, "7", who, 2)]
         else:
             answers = [producer.send(topic, "6", who, 6), producer.send(topic, "7", who, 7)]
-    stage.say(f"the answers: {', '.join(answers)}")
+    stage.say(f"the answers, offsets or errors: {', '.join(answers)}")
     noticed = answers[1] == "OUT_OF_ORDER_SEQUENCE_NUMBER"
     return Outcome(noticed, "the missing batch is noticed" if noticed else "lost: the batch 5, without an error")
 
@@ -78,5 +80,5 @@ def largest_sequence(stage: Stage, cure: bool) -> Outcome:
             producer.send(topic, "last", who, LAST),
             producer.send(topic, "next", who, following),
         ]
-    stage.say(f"sequences {LAST - 1}, {LAST}, {following}: {', '.join(answers)}")
+    stage.say(f"sequences {LAST - 1}, {LAST}, {following} get the offsets {', '.join(answers)}")
     return stage.verdict(topic, ["last but one", "last", "next"])

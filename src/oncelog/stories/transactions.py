@@ -86,6 +86,7 @@ def zombie_producer(stage: Stage, cure: bool) -> Outcome:
             zombie.commit_transaction()
         except (errors.AbortableError, errors.FatalError) as error:
             stage.say(f"the first process wakes up, and is fenced: {error.code.name}")
+            stage.say("its transaction is aborted, so readers do not get its record 'before'")
         else:
             stage.say("the first process wakes up, and commits")
     dead(zombie)

@@ -84,3 +84,12 @@ def test_file_has_options_of_a_producer(tool: Tool, topic: str, tmp_path: Path) 
     assert "transaction.timeout.ms = 'x': it must be" in tool.fails(2, *configured, stdin="x\n")
     path.write_text("transaction.timeout=7000\n")
     assert "did you mean 'transaction.timeout.ms'?" in tool.fails(2, *configured, stdin="x\n")
+
+
+def test_empty_input_and_a_missing_topic_are_a_remark(tool: Tool) -> None:
+    """As with Kafka's console producer, the status is 0, and no topic is created."""
+    missing = f"produce-{uuid.uuid4().hex[:8]}"
+    done = tool.run("topic", "produce", missing)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"oncelog: topic '{missing}' does not exist, and there was no line to send" in done.stderr
+    assert missing not in {row["name"] for row in tool.json("topic", "list")}
