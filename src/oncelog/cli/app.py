@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster; change broker settings and features."),
     "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
     "faults": ("oncelog.cli.faults:faults", "Make faults between Kafka clients and brokers."),
-    "story": ("oncelog.cli.story:story", "Run stories of lost, duplicated and reordered records."),
+    "story": ("oncelog.cli.story:story", "Run stories of what goes wrong with records, groups and transactions."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort unfinished batches of a Spark sink."),
 }
 """Command group -> (module:command, help)."""

@@ -29,8 +29,8 @@ LAST_RELEASE_S = 1.0
 HELP = """Make faults between Kafka clients and brokers.
 
 The command listens, and forwards to the brokers at -b and to all others that they name, of oncelog or of Apache Kafka.
-Connect clients to the address that it prints, BROKERS=HOST:PORT. For each fault, it prints a line on
-stderr.
+Connect clients to the address that it prints, BROKERS=HOST:PORT. For each fault, and for each request of a rule
+with pass, it prints a line on stderr.
 
 A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
 

@@ -13,7 +13,8 @@ from oncelog.cli.up import DEFAULT_DATA
 
 producer = LazyGroup(
     "producer",
-    help="Show where producers get their ids.",
+    help="Show where producers get their ids. `oncelog txn producers` shows the epochs and sequences of a partition's "
+    "producers.",
     table={
         "blocks": ("oncelog.cli.producer:blocks", "Show the newest block of producer ids."),
     },

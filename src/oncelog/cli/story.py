@@ -23,7 +23,7 @@ ALL = "all"
     "brokers, so they start their own. Stories 26 and 27 need none.",
 )
 def story(numbers: tuple[str, ...], brokers: str) -> None:
-    """Run stories of lost, duplicated and reordered records.
+    """Run stories of lost, duplicated and reordered records: of producers, groups, transactions and brokers.
 
     Each story goes wrong without its cure, then right with it, and prints what happens and what is in the log. Without
     a NUMBER, list the stories. The status is 1 if a story did not end as told.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from oncelog.cli.app import oncelog as app
 from support.command_line import ONCELOG
@@ -65,3 +66,17 @@ def test_closed_stdout_is_no_error() -> None:
     command = ["sh", "-c", 'exec "$0" story >&-', str(ONCELOG)]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "pointer"),
+    [
+        ("", "records, groups and transactions"),
+        ("producer", "`oncelog txn producers`"),
+        ("txn log", "transaction.version 2 (KIP-890)"),
+        ("faults", "--rule 'pass *'"),
+    ],
+)
+def test_help_points_to_what_a_new_user_looks_for(words: str, pointer: str) -> None:
+    done = CliRunner().invoke(app, [*words.split(), "--help"])
+    assert pointer in " ".join(done.output.split())
