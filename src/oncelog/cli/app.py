@@ -112,7 +112,10 @@ def _with_hint(error: click.UsageError) -> click.UsageError:
     """
     from oncelog.cli.common import BROKERS_OPTIONS
 
-    error.message = error.message.replace("is not a valid integer range.", "is not a whole number.")
+    strange = "is not a valid integer range."
+    if strange in error.message and isinstance(error, click.BadParameter):
+        plain = error.message.replace(strange, "is not a whole number.")
+        return click.BadParameter(plain, error.ctx, error.param, error.param_hint)
     if isinstance(error, click.NoSuchOption) and error.option_name == "--log-level" and error.ctx is not None:
         words = error.ctx.command_path.removeprefix("oncelog ")
         return click.UsageError(
@@ -157,11 +160,12 @@ def _own_advice(error: Exception) -> str:
     if isinstance(error, errors.FencedError):
         return "A newer producer uses the transactional id. Stop it, or use another id."
     if isinstance(error, errors.KafkaError) and error.advice == type(error).default_advice:
-        return {
+        advice: dict[type[errors.KafkaError], str] = {
             errors.AuthenticationError: "Correct what the message names, then run the command again.",
             errors.AuthorizationError: "Grant the permission, then run the command again.",
             errors.FatalError: "Run the command again.",
-        }.get(type(error), "")
+        }
+        return advice.get(type(error), "")
     return ""
 
 

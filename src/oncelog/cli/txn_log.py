@@ -27,8 +27,8 @@ def log(transactional_id: str | None, follow: bool, bootstrap: str, form: str) -
     Each state that a transaction reaches is one entry, which is one line. The oldest comes first in each partition.
     Compaction keeps at least the last entry of each id. With transaction.version 2 (KIP-890), the epoch rises in the
     entry PrepareCommit or PrepareAbort: each transaction ends with a new epoch, so that brokers reject late records of
-    it. Before version 2, several transactions have one epoch. With --format json, an entry has the key and the value as Kafka
-    4's formatter prints them, the name of the state, partition, offset and timestamp.
+    it. Before version 2, several transactions have one epoch. With --format json, an entry has the key and the value
+    as Kafka 4's formatter prints them, the name of the state, partition, offset and timestamp.
     """
 
     print_records(
