@@ -11,7 +11,8 @@ import click
 
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.properties import parse_properties
-from oncelog.broker.config.settings import environment_settings, load, misspelled, set_option
+from oncelog.broker.config.settings import load, misspelled
+from oncelog.broker.config.sources import environment_settings, set_option
 from oncelog.broker.process import TopicSpec
 from oncelog.protocol.addresses import bracketed
 
@@ -65,14 +66,19 @@ def require_utf8(*texts: str) -> None:
 
 
 def warn_of_access(*brokers: dict[str, str]) -> None:
-    """Print one line if a broker listens on an address that other machines may reach."""
+    """Print one line if other machines may reach a listener that requires neither a login nor a certificate."""
     for settings in brokers:
-        for listener in load(settings).client_listeners:
-            if not _is_loopback(listener.host):
+        config = load(settings)
+        if config.authorizer_class_name:
+            return
+        for listener in config.client_listeners:
+            security = config.security.get(listener.name)
+            if not _is_loopback(listener.host) and not (security is not None and security.identifies):
                 shown = f"{bracketed(listener.host or '0.0.0.0')}:{listener.port}"
                 click.echo(
                     f"oncelog: WARNING: every program that reaches {shown} can read, change and delete all data, "
-                    "because oncelog has no access control. Limit access with a firewall, or listen on 127.0.0.1.",
+                    "because the listener requires no login. Limit access with a firewall, secure the broker, or "
+                    "listen on 127.0.0.1.",
                     err=True,
                 )
                 return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oncelog.broker.config.settings import set_option
+from oncelog.broker.config.sources import set_option
 from oncelog.broker.folder_locks import FolderLock, StartError
 from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec, stop_signals
 from oncelog.cli.broker_settings import (

@@ -15,12 +15,11 @@ from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import (
     INT_MAX,
     BrokerConfig,
-    environment_settings,
     keys,
     load,
     misspelled,
-    set_option,
 )
+from oncelog.broker.config.sources import environment_settings, set_option
 from oncelog.broker.config.topics import TOPIC_KEYS, check_topic_configs, effective, log_config
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError

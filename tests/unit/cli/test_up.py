@@ -166,7 +166,7 @@ def test_second_sigterm_does_not_shorten_the_stop(new_cluster: NewCluster) -> No
         (["--brokers", "2", "--topic", "t:1:3"], 2, "replication factor 3 needs 3 brokers, but --brokers is 2"),
         (["--brokers", "0"], 2, "0 is not in the range 1<=x<=64"),
         (["--brokers", "1000"], 2, "1000 is not in the range 1<=x<=64"),
-        (["--brokers", "x"], 2, "'x' is not a valid integer"),
+        (["--brokers", "x"], 2, "'x' is not a whole number"),
         (["--brokers", "3", "--set", "node.id=7"], 2, "--set node.id has no effect: `oncelog up` numbers its brokers"),
         (["--set", "broker.id=7"], 2, "--set broker.id has no effect: `oncelog up` numbers its brokers"),
         (["--brokers", "3", "--set", "log.dir=x"], 2, "log.dir cannot be set for several brokers; use --data"),

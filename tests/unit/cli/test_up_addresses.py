@@ -97,7 +97,7 @@ def test_up_on_all_addresses_warns_once_and_accepts_ipv4(new_cluster: NewCluster
     for address in ("127.0.0.1", *(("::1",) if host == "::" else ())):
         socket.create_connection((address, port), 60).close()
     assert accepts(cluster.bootstrap)
-    assert errors_of(cluster).count("has no access control") == (0 if host == "127.0.0.1" else 1)
+    assert errors_of(cluster).count("requires no login") == (0 if host == "127.0.0.1" else 1)
     cluster.kill()  # it listens on the same addresses again
     cluster.process.wait_for(lambda: errors_of(cluster).count("started") == 2, "the broker is restarted")
     socket.create_connection(("127.0.0.1", port), 60).close()

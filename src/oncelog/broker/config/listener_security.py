@@ -36,6 +36,8 @@ class ListenerSecurity:
     """How this broker logs in at others, if they use this listener."""
     check_host: bool = True
     """Whether the certificates of other brokers must have their host names."""
+    identifies: bool = False
+    """Whether each client must log in, or have a certificate."""
     max_reauth_ms: int = 0
     max_receive_size: int = 524_288
     failure_delay_ms: int = 100
@@ -59,6 +61,7 @@ def listener_security(
         tls=_tls(values, where) if protocol.endswith("SSL") else None,
         principal_of=principal_mapper(values["ssl_principal_mapping_rules"]),
         mechanisms=mechanisms,
+        identifies=login or (protocol == "SSL" and values["ssl_client_auth"] == "required"),
         users=users,
         peer_login=peer_login(name, values, jaas, mechanisms) if login and of_brokers else None,
         check_host=bool(values["ssl_endpoint_identification_algorithm"]),

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from oncelog.broker.config.authorizers import check_authorizer
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
 from oncelog.broker.config.listeners import DEFAULT_LISTENERS, PROTOCOLS, ListenerConfig, parse_listeners
 from oncelog.broker.config.security_settings import SecuritySettings
@@ -410,25 +410,6 @@ def _check_inter_broker_listener(values: dict[str, Any]) -> None:
     values["inter_broker_listener_name"] = name
     if name not in names:
         raise ConfigError(f"inter.broker.listener.name must be one of the listeners ({', '.join(names)}), not {name!r}")
-
-
-def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in `KAFKA_*` variables. As in Kafka's images, `_` is `.`, `__` is `_`, and `___` is `-`."""
-    found = {}
-    for variable in sorted(environment):
-        if variable.startswith("KAFKA_") and variable not in NOT_SETTINGS:
-            name = variable[len("KAFKA_") :].lower()
-            name = name.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
-            found[name] = environment[variable]
-    return found
-
-
-def set_option(text: str) -> tuple[str, str]:
-    """Return the key and the value in `KEY=VALUE`, the form of the option `--set`. Raises ConfigError."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise ConfigError(f"--set takes KEY=VALUE, not {text!r}")
-    return name.strip(), value.strip()
 
 
 # -- values --------------------------------------------------------------------------------------------------
