@@ -138,16 +138,20 @@ def _source(key_delimiter: str | None) -> BinaryIO:
 def _require_compatible(
     transactional_id: str | None, acks: str | None, idempotence: bool | None, retries: int | None
 ) -> None:
-    """Raise UsageError for options that contradict each other. The client's error would have other names."""
+    """Raise UsageError for options that contradict each other. The client's error would name only its own options."""
     if transactional_id is None and not idempotence:
         return
-    wants = "--idempotence" if transactional_id is None else "--transactional-id"
+    wants, name = ("--idempotence", "enable_idempotence")
+    if transactional_id is not None:
+        wants, name = ("--transactional-id", "transactional_id")
     if idempotence is False:
         raise click.UsageError(f"{wants} cannot be used together with --no-idempotence")
     if acks not in (None, "all"):
-        raise click.UsageError(f"{wants} needs --acks all, but --acks is {acks}")
+        raise click.UsageError(
+            f"{wants} cannot be used together with --acks {acks}: {name} needs acks = all, but acks = {acks}"
+        )
     if retries == 0:
-        raise click.UsageError(f"{wants} needs --retries of more than 0, but --retries is 0")
+        raise click.UsageError(f"{wants} cannot be used together with --retries 0: {name} needs a retry")
 
 
 def _options(**given: Any) -> dict[str, Any]:

@@ -34,13 +34,16 @@ def test_produce_in_turn_to_all_partitions(tool: Tool, topic: str) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--acks", "1", "--idempotence"), "--idempotence needs --acks all, but --acks is 1"),
-        (("--retries", "0", "--idempotence"), "--idempotence needs --retries of more than 0, but --retries is 0"),
+        (
+            ("--acks", "1", "--idempotence"),
+            "--idempotence cannot be used together with --acks 1: enable_idempotence needs acks = all",
+        ),
+        (("--retries", "0", "--idempotence"), "--idempotence cannot be used together with --retries 0"),
         (
             ("--transactional-id", "t", "--no-idempotence"),
             "--transactional-id cannot be used together with --no-idempotence",
         ),
-        (("--transactional-id", "t", "--acks", "1"), "--transactional-id needs --acks all, but --acks is 1"),
+        (("--transactional-id", "t", "--acks", "1"), "--transactional-id cannot be used together with --acks 1"),
     ],
 )
 def test_produce_rejects_options_that_contradict(tool: Tool, topic: str, options: tuple[str, ...], why: str) -> None:
