@@ -133,7 +133,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PIDS, back=st.integers(1, REMEMBERED + 1))
     def append_again(self, producer_id: int, back: int) -> None:
-        """Retry a batch: it is recognized while it is remembered, and rejected as stale after that."""
+        """Retry a batch: it is recognized while it is remembered, and rejected as stale after that.
+
+        If its transaction has ended, it may be a new batch of the next one.
+        """
         producer = self.producer(producer_id)
         mine = [
             b for b in self.batches if b.producer_id == producer_id and b.commit is None and b.epoch == producer.epoch
@@ -142,7 +145,10 @@ class LogMachine(RuleBasedStateMachine):
             return
         old = mine[-back]
         records = of_producer(producer_id, old.sequence, old.count, epoch=old.epoch, txn=old.txn, value=old.value)
-        if old in producer.batches:
+        ended = old.txn and (producer.txn_start is None or producer.txn_start > old.first)
+        if old in producer.batches and ended:
+            self.refused(records, ErrorCode.UNKNOWN_PRODUCER_ID)
+        elif old in producer.batches:
             result = append(self.log, records)
             assert (result.duplicate, result.first_offset, result.last_offset) == (True, old.first, old.end - 1)
         else:

@@ -28,7 +28,7 @@ class _Each(NamedTuple):
     asked: str
     answered: str
     key: str = ""
-    """The response field that gets the element, or its partition if the element is a struct."""
+    """The response field that gets the element, or its partition or name if the element is a struct."""
     inner: _Each | None = None
 
 
@@ -74,6 +74,10 @@ _ARRAYS: dict[int, tuple[_Each, ...]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: (_Each("transactional_ids", "transaction_states", "transactional_id"),),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (_Each("group_ids", "groups", "group_id"),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_Each("topics", "topics"),),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        _Each("deletions", "results", "user"),
+        _Each("upsertions", "results", "user"),
+    ),
     ApiKey.CREATE_ACLS: (_Each("creations", "results"),),
     ApiKey.DELETE_ACLS: (_Each("filters", "filter_results"),),
 }
@@ -113,7 +117,7 @@ def _elements(each: _Each, asked: Message, answer: Message, code: ErrorCode) -> 
                 if key in element.FIELDS and key in item.FIELDS:
                     setattr(made, key, getattr(item, key) if getattr(item, key) is not None else "")
             if each.key:
-                setattr(made, each.key, item.partition)  # type: ignore[attr-defined]
+                setattr(made, each.key, getattr(item, "partition" if "partition" in item.FIELDS else "name"))
         _set_code(made, code)
         if each.inner is not None:
             setattr(made, each.inner.answered, _elements(each.inner, item, made, code))

@@ -237,7 +237,7 @@ def test_invalid_input_is_reported_in_one_sentence(tool: Tool, name: str) -> Non
         assert "no-such-topic" in message
         assert message.count("\n") == 1
     assert "name the transaction by --start-offset, or by" in tool.fails(2, "txn", "abort", name, "-p", "0")
-    assert "is not a valid integer" in tool.fails(2, "txn", "abort", name, "-p", "x")
+    assert "is not a whole number" in tool.fails(2, "txn", "abort", name, "-p", "x")
 
 
 # -- features ----------------------------------------------------------------------------------------------------------

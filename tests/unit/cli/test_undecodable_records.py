@@ -83,11 +83,3 @@ def test_name_cannot_forge_lines_or_change_the_terminal() -> None:
         (row,) = tool.json("group", "list")
         assert row["group"] == HOSTILE
         assert json.loads(tool("group", "log"))["key"]["data"]["group"] == HOSTILE
-
-
-@pytest.mark.parametrize("command", ["group", "txn"])
-def test_follow_does_not_advise_to_create_the_topic(command: str) -> None:
-    with Broker() as broker:
-        said = Tool(broker.bootstrap_servers).fails(1, command, "log", "--follow")
-    assert "does not exist yet" in said
-    assert "Create the topic" not in said

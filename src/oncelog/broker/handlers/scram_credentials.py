@@ -44,6 +44,7 @@ async def handle_alter(
     settings: SettingsAdministration, request: AlterUserScramCredentialsRequest, ctx: RequestContext
 ) -> AlterUserScramCredentialsResponse:
     """Change the credentials of each user, or return the user's error. All changes of one user are made, or none."""
+    ctx.authorize(AclOperation.ALTER, *CLUSTER)
     by_user: dict[str, list[Change]] = {}
     asked: tuple[Change, ...] = (*request.deletions, *request.upsertions)
     for change in asked:
@@ -54,7 +55,6 @@ async def handle_alter(
         await yielder.next()
         result = AlterUserScramCredentialsResult(user=user)
         try:
-            ctx.authorize(AclOperation.ALTER, *CLUSTER)
             await settings.alter_user(user, _wanted(user, changes))
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
