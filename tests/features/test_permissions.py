@@ -15,6 +15,7 @@ from oncelog.broker.requests.apis import SERVED
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import AclOperation, AclPermission, AclResource, PatternType
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.create_acls import CreateAclsRequest
 from oncelog.protocol.messages.delete_acls import DeleteAclsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -241,6 +242,18 @@ def test_principals_and_hosts_are_compared_exactly(
     permit(Grant(DESCRIBE, TOPIC, SHUT, principal=principal, host=host))
     found = two.client.call(MetadataRequest(topics=[MetadataRequestTopic(name=SHUT)]), 9).topics[0].error_code
     assert found == (0 if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_no_client_adds_an_internal_topic_to_a_transaction(two: Guarded) -> None:
+    answer = two.administrator.call(
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=OPEN,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="__consumer_offsets", partitions=[0])],
+        ),
+        3,
+    )
+    found = answer.results_by_topic_v3_and_below[0].results_by_partition[0]
+    assert found.partition_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def without_id(wire: Wire) -> int:
