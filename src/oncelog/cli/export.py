@@ -71,6 +71,8 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
         stack.callback(store.close)
         done = write(store, directories, time.time_ns() // 1_000_000)
     click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic broker settings")
+    if done.acls:
+        click.echo(f"it has {done.acls} ACLs, which need authorizer.class.name in Kafka's settings")
     for path in done.set_aside:
         click.echo(f"moved the former metadata log to {path}")
     click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")

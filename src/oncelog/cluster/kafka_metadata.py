@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from oncelog.cluster.acl_nodes import node_name
+from oncelog.cluster.acls import Acl
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
@@ -20,6 +22,7 @@ from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.metadata_records import (
     NOT_READ,
     AbortTransactionRecord,
+    AccessControlEntryRecord,
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
@@ -27,6 +30,7 @@ from oncelog.protocol.messages.metadata_records import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
     decode_record,
@@ -57,6 +61,7 @@ class KafkaMetadata:
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
+    acls: dict[UUID, Acl] = field(default_factory=dict)
     end_offset: int = 0
     """The offset after the last batch that was read."""
     not_read: set[str] = field(default_factory=set)
@@ -124,6 +129,20 @@ class KafkaMetadata:
     def _producer_ids(self, record: ProducerIdsRecord) -> None:
         self.next_producer_id = record.next_producer_id
 
+    def _acl(self, record: AccessControlEntryRecord) -> None:
+        self.acls[record.id] = Acl(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission_type,
+        )
+
+    def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
+        del self.acls[record.id]
+
 
 _APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
     TopicRecord: KafkaMetadata._topic,
@@ -133,6 +152,8 @@ _APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
     ConfigRecord: KafkaMetadata._config,
     FeatureLevelRecord: KafkaMetadata._feature,
     ProducerIdsRecord: KafkaMetadata._producer_ids,
+    AccessControlEntryRecord: KafkaMetadata._acl,
+    RemoveAccessControlEntryRecord: KafkaMetadata._remove_acl,
 }
 
 
@@ -223,6 +244,7 @@ def bootstrap(
     next_producer_id: int,
     features: Mapping[str, int],
     broker_configs: Mapping[str, Mapping[str, str]],
+    acls: Iterable[Acl],
     now_ms: int,
 ) -> bytes:
     """Return the content of a `bootstrap.checkpoint`, from which Kafka's first controller creates these topics.
@@ -252,6 +274,7 @@ def bootstrap(
         records += _settings(ResourceType.TOPIC, topic.name, topic.configs)
     for name, configs in sorted(broker_configs.items()):
         records += _settings(ResourceType.BROKER, name, configs)
+    records += [(_acl_record(acl), 0) for acl in acls]
     records.append((ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id), 0))
     rows = [
         Record(offset, now_ms, None, encode_record(message, version))
@@ -268,3 +291,16 @@ def _settings(kind: int, name: str, configs: Mapping[str, str]) -> list[tuple[Me
         (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
         for key, value in sorted(configs.items())
     ]
+
+
+def _acl_record(acl: Acl) -> AccessControlEntryRecord:
+    return AccessControlEntryRecord(
+        id=UUID(node_name(acl)),
+        resource_type=acl.resource,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

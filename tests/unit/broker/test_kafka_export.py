@@ -21,8 +21,10 @@ from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.metadata_records import (
+    AccessControlEntryRecord,
     ConfigRecord,
     PartitionRecord,
+    RemoveAccessControlEntryRecord,
     TopicRecord,
 )
 from oncelog.protocol.records import Record, build_batch
@@ -147,21 +149,50 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
 
         await broker.settings.alter_broker(1, smaller, validate_only=False)
 
-    acl = build_batch([Record(5, NOW, None, b"\x01\x12\x00")], base_offset=5, leader_epoch=1)
+    quota = build_batch([Record(5, NOW, None, b"\x01\x0e\x00")], base_offset=5, leader_epoch=1)
     with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
-        file.write(acl)
+        file.write(quota)
     live(data, store, life)
     refusals = [each.getMessage() for each in caplog.records if "not importing" in each.getMessage()]
     assert refusals == [
         "not importing these settings of broker 7: max.connections",
         "not importing these settings of group g: consumer.session.timeout.ms",
-        "not importing ACLs: all clients have all permissions",
+        "not importing client quotas",
     ]
     assert export(store, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {
         (4, ""): {"log.retention.ms": "77000", "ssl.cipher.suites": "x"},
         (4, "1"): {"max.connections": "98"},
     }
+
+
+def test_acls_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def created(number: int, name: str) -> AccessControlEntryRecord:
+        return AccessControlEntryRecord(
+            id=UUID(int=number),
+            resource_type=2,
+            resource_name=name,
+            pattern_type=3,
+            principal="User:a",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+
+    data, store = tmp_path / "data", new_tree()
+    gone = RemoveAccessControlEntryRecord(id=UUID(int=2))
+    metadata_log(data, created(1, "kept"), created(2, "gone"), gone, created(3, "other"))
+
+    async def life(broker: Broker) -> None:
+        assert {acl.name for acl in broker.metadata.image.acls} == {"kept", "other"}
+
+    live(data, store, life)
+    warned = "imported 2 ACLs, which have no effect without authorizer.class.name: all clients have all permissions"
+    assert warned in [record.getMessage() for record in caplog.records]
+    assert export(store, [directory_at(data)], NOW).acls == 2
+    found = read_bootstrap(data).acls
+    assert {acl.name for acl in found.values()} == {"kept", "other"}
+    assert UUID(int=0) not in found
 
 
 @pytest.mark.parametrize("midway", [False, True])

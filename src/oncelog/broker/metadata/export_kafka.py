@@ -29,6 +29,7 @@ class Exported(NamedTuple):
     topics: int
     settings: int
     """The number of dynamic settings of brokers."""
+    acls: int
     set_aside: tuple[str, ...]
 
 
@@ -69,12 +70,13 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         next_producer_id=_next_producer_id(store),
         features={**image.feature_levels, "group.version": 1},
         broker_configs=settings,
+        acls=image.acls,
         now_ms=now_ms,
     )
     path = f"{directories[0].path}/{BOOTSTRAP}"
     directories[0].disk.atomic_write(path, data, sync=True)
     aside = tuple(_set_aside(each, now_ms) for each in directories if each.disk.exists(f"{each.path}/{FOLDER}"))
-    return Exported(path, len(image.topics_by_name), sum(map(len, settings.values())), aside)
+    return Exported(path, len(image.topics_by_name), sum(map(len, settings.values())), len(image.acls), aside)
 
 
 def _set_aside(directory: DataDirectory, now_ms: int) -> str:

@@ -18,7 +18,7 @@ from uuid import UUID
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.cluster import configs, kafka_metadata, topic_nodes
+from oncelog.cluster import acl_nodes, configs, kafka_metadata, topic_nodes
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import SUPPORTED, TRANSACTION_VERSION
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
@@ -90,6 +90,7 @@ class LogDirectoryImport:
                 found = kafka_metadata.read(directory.disk, folder)
                 self._take(self._from_kafka(found), found.next_producer_id)
                 self._take_settings(found)
+                self._take_acls(found)
                 note_imported(self._store, directory)
                 self._logger.info("imported %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
@@ -188,7 +189,18 @@ class LogDirectoryImport:
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
                 self._logger.warning("not importing these settings of %s: %s", what, ", ".join(sorted(settings)))
         for what in sorted(found.not_read):
-            self._logger.warning("not importing %s: all clients have all permissions", what)
+            self._logger.warning("not importing %s", what)
+
+    def _take_acls(self, found: KafkaMetadata) -> None:
+        acl_nodes.delete(self._changes, acl_nodes.read_all(self._store))  # those of an interrupted import
+        acls = {acl_nodes.node_name(acl): acl for acl in found.acls.values()}
+        acl_nodes.create(self._changes, acls)
+        if acls and not self._config.authorizer_class_name:
+            self._logger.warning(
+                "imported %d ACLs, which have no effect without authorizer.class.name: all clients have all "
+                "permissions",
+                len(acls),
+            )
 
     # -- partition directories --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Records of `__cluster_metadata`, the log of a KRaft controller: topics, settings, features and producer ids.
+"""Records of `__cluster_metadata`, the log of a KRaft controller: topics, settings, features, producer ids and ACLs.
 
 Only the records that a broker needs to use its data are declared. The reader skips all others.
 """
@@ -69,6 +69,25 @@ class RemoveTopicRecord(Message, api_key=9, versions=(0, 0), flexible=0):
     topic_id: UUID = uuid()
 
 
+class AccessControlEntryRecord(Message, api_key=18, versions=(0, 0), flexible=0):
+    """An ACL was created."""
+
+    id: UUID = uuid()
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8()
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class RemoveAccessControlEntryRecord(Message, api_key=19, versions=(0, 0), flexible=0):
+    """An ACL was deleted."""
+
+    id: UUID = uuid()
+
+
 class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible=0):
     """The finalized level of a feature, 0 for none."""
 
@@ -104,12 +123,13 @@ _TYPES: dict[int, type[Message]] = {
     kind.API_KEY: kind
     for kind in (
         *(TopicRecord, PartitionRecord, ConfigRecord, PartitionChangeRecord, RemoveTopicRecord, FeatureLevelRecord),
+        *(AccessControlEntryRecord, RemoveAccessControlEntryRecord),
         *(ProducerIdsRecord, BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord),
     )
 }
 
 
-NOT_READ = {10: "delegation tokens", 11: "SCRAM users", 14: "client quotas", 18: "ACLs"}
+NOT_READ = {10: "delegation tokens", 11: "SCRAM users", 14: "client quotas"}
 """The kinds of records that matter to administrators, but are not imported, with their names for messages."""
 
 
