@@ -68,6 +68,7 @@ def test_lost_answer_shows_the_retry_and_the_recognised_duplicate(
         r"orders-0, sequences 0 to 0 of producer id \d+, epoch 0: drained",
         r"orders-0, sequences 1 to 1 of producer id \d+, epoch 0: drained",
         r"orders-0, sequences 1 to 1 .*: queued again, behind 0 and before 0 other batches, after attempt 1: ",
+        r"orders-0, sequences 1 to 1 of producer id \d+, epoch 0: sent again",
         r"orders-0, sequences 2 to 2 of producer id \d+, epoch 0: drained",
     )
     require_of(

@@ -64,6 +64,7 @@ class Login:
 
     __slots__ = (
         "_deadline",
+        "_end_of_wait",
         "_exchange",
         "_expires_at",
         "_logins",
@@ -86,7 +87,10 @@ class Login:
         """When the session ends, by the clock of the listener; 0 if it does not."""
         self._whole = session.request_limit
         session.request_limit = min(self._whole, logins.security.max_receive_size)
-        self._deadline: Any = session.drop(LOGIN_S, "it has not logged in")
+        deadline = session.drop(LOGIN_S, "it has not logged in")
+        self._deadline: Any = deadline
+        self._end_of_wait = session.on_disconnect(deadline.cancel)
+        """The timer would keep a lost connection in memory."""
 
     @property
     def raw(self) -> bool:
@@ -162,7 +166,10 @@ class Login:
         self._expires_at = self._logins.now() + lifetime_ms / 1000 if lifetime_ms else 0.0
         self._session.principal = f"User:{user}"
         self._session.request_limit = self._whole
-        self._deadline.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._end_of_wait.remove()
+            self._deadline = None
 
     def _end(self) -> None:
         """Close the connection a while after the response."""

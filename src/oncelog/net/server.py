@@ -99,6 +99,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             except ValueError as error:
                 _log.warning("closing %s: %s", session, error)
                 self.abort()
+                return
         if listener.begin_login is not None:
             session.login = listener.begin_login(session)
 

@@ -363,7 +363,9 @@ _JAAS = re.compile(r"(?:listener\.name\.([^.]+)\.)?([a-z0-9-]+)\.sasl\.jaas\.con
 
 
 def _of_login(name: str) -> bool:
-    return _OF_LISTENER.fullmatch(name) is not None or _JAAS.fullmatch(name) is not None
+    """Return whether it is a setting of one listener, or the line of a login module."""
+    found = _OF_LISTENER.fullmatch(name)
+    return _JAAS.fullmatch(name) is not None or (found is not None and found[2] in keys())
 
 
 def is_secret(name: str, table: Mapping[str, Key]) -> bool:

@@ -107,6 +107,7 @@ class Sequences:
         """Give a drained batch its sequences, unless it has them. It is in flight from now on."""
         batch.in_retry = batch.sequence_reset = False
         if batch.base_sequence >= 0:
+            logger.debug("%s: sent again", batch)
             return
         partition = self._of(batch.tp)
         if self._stale(partition):
