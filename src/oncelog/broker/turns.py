@@ -67,6 +67,17 @@ async def mapped(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
     return made
 
 
+async def filtered(items: Iterable[T], keep: Callable[[T], bool]) -> list[T]:
+    """Return the items for which `keep(item)` is true, and let the loop serve other requests in between."""
+    yielder = Yielder()
+    kept = []
+    for item in items:
+        await yielder.next()
+        if keep(item):
+            kept.append(item)
+    return kept
+
+
 async def listed(items: Iterable[T]) -> list[T]:
     """Return the items of an iterator, and let the loop serve other requests in between."""
     return await mapped(items, lambda item: item)

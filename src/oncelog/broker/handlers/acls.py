@@ -12,7 +12,7 @@ from oncelog.broker.metadata.acls import AclAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import KEYS_A_TURN, in_turns, mapped
+from oncelog.broker.turns import KEYS_A_TURN, Yielder, in_turns, mapped
 from oncelog.cluster.acls import Acl, AclFilter, Pattern
 from oncelog.log.steps import Steps
 from oncelog.net.server import BadFrameError
@@ -49,8 +49,10 @@ async def handle_create(
     acls: AclAdministration, enabled: bool, request: CreateAclsRequest, ctx: RequestContext
 ) -> CreateAclsResponse:
     """Create the valid ACLs, all or none. Return an error for each of the others."""
-    for each in request.creations:
-        _check_known(each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
+    await mapped(
+        request.creations,
+        lambda each: _check_known(each.resource_type, each.resource_pattern_type, each.operation, each.permission_type),
+    )
     ctx.authorize(AclOperation.ALTER, *CLUSTER)
     if not enabled:
         return CreateAclsResponse(results=[_not_created(_DISABLED)] * len(request.creations))
@@ -59,9 +61,13 @@ async def handle_create(
         await acls.create(each for each in wanted if isinstance(each, Acl))
     except ProtocolError as error:
         failed = Refusal.of(error)
-        wanted = [each if isinstance(each, Refusal) else failed for each in wanted]
+        wanted = await mapped(wanted, lambda each: each if isinstance(each, Refusal) else failed)
     created = AclCreationResult(error_message="")  # as in Kafka
-    return CreateAclsResponse(results=[_not_created(each) if isinstance(each, Refusal) else created for each in wanted])
+
+    def result(each: Acl | Refusal) -> AclCreationResult:
+        return _not_created(each) if isinstance(each, Refusal) else created
+
+    return CreateAclsResponse(results=await mapped(wanted, result))
 
 
 def _check_known(*numbers: int) -> None:
@@ -115,8 +121,12 @@ async def handle_delete(
     acls: AclAdministration, enabled: bool, request: DeleteAclsRequest, ctx: RequestContext
 ) -> DeleteAclsResponse:
     """Delete the ACLs that valid filters select, all or none. Return them by filter."""
-    for each in request.filters:
-        _check_known(each.resource_type_filter, each.pattern_type_filter, each.operation, each.permission_type)
+    await mapped(
+        request.filters,
+        lambda each: _check_known(
+            each.resource_type_filter, each.pattern_type_filter, each.operation, each.permission_type
+        ),
+    )
     ctx.authorize(AclOperation.ALTER, *CLUSTER)
     if not enabled:
         return DeleteAclsResponse(filter_results=[_not_deleted(_DISABLED)] * len(request.filters))
@@ -125,9 +135,11 @@ async def handle_delete(
         deleted = await acls.delete(filters)
     except ProtocolError as error:
         failed = Refusal.of(error)
-        deleted = [each if isinstance(each, Refusal) else failed for each in filters]
+        deleted = await mapped(filters, lambda each: each if isinstance(each, Refusal) else failed)
     results = []
+    yielder = Yielder()
     for found in deleted:
+        await yielder.next()
         if isinstance(found, Refusal):
             results.append(_not_deleted(found))
         else:

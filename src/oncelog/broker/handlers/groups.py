@@ -9,7 +9,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import Yielder, counted
+from oncelog.broker.turns import Yielder, counted, filtered
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -68,6 +68,7 @@ async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: Re
             described.append(groups.describe_group(group_id, ctx.api_version))
     if request.include_authorized_operations:
         for group in described:
+            await yielder.next()
             if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = ctx.operations_on(AclResource.GROUP, group.group_id)
     return DescribeGroupsResponse(groups=described)
@@ -104,9 +105,9 @@ async def list_groups(groups: GroupService, request: ListGroupsRequest, ctx: Req
     """List all groups if the client may describe the cluster, otherwise the groups that it may describe."""
     response = await groups.list_groups(request)
     if not ctx.may(AclOperation.DESCRIBE, *CLUSTER):
-        response.groups = [
-            group for group in response.groups if ctx.may(AclOperation.DESCRIBE, AclResource.GROUP, group.group_id)
-        ]
+        response.groups = await filtered(
+            response.groups, lambda group: ctx.may(AclOperation.DESCRIBE, AclResource.GROUP, group.group_id)
+        )
     return response
 
 

@@ -12,7 +12,7 @@ from oncelog.broker.requests.context import Permitted, RequestContext, cluster_o
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key
+from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key, filtered
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import (
     INTERNAL_TOPICS,
@@ -62,12 +62,11 @@ class Metadata:
             _check_names(request, ctx.api_version)
         if request.topics is None or (ctx.api_version == 0 and not request.topics):
             yielder = Yielder()
-            topics = [
-                await self._topic(info, ctx, yielder)
-                for info in self.cache.image.topics()
-                if ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, info.name)
-            ]
-            return self._response(request, ctx, topics)
+            shown = await filtered(
+                self.cache.image.topics(), lambda info: ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, info.name)
+            )
+            topics = [await self._topic(info, ctx, yielder) for info in shown]
+            return await self._response(request, ctx, topics)
         yielder = Yielder()
         asked = (await by_key(request.topics, attrgetter("name", "topic_id"))).values()
         creates = request.allow_auto_topic_creation and self.config.current.auto_create_topics_enable
@@ -85,7 +84,7 @@ class Metadata:
                 )
             elif missing:
                 await self._create(missing)
-        return self._response(request, ctx, [await self._asked(topic, ctx, yielder, creates) for topic in asked])
+        return await self._response(request, ctx, [await self._asked(topic, ctx, yielder, creates) for topic in asked])
 
     async def _create(self, missing: list[str]) -> None:
         """Create the requested topics for which this is possible."""
@@ -168,12 +167,14 @@ class Metadata:
             offline_replicas=view.offline,
         )
 
-    def _response(
+    async def _response(
         self, request: MetadataRequest, ctx: RequestContext, topics: list[MetadataResponseTopic]
     ) -> MetadataResponse:
         """Return the response. In versions without the fields `include_..._operations`, these are false."""
         if request.include_topic_authorized_operations:
+            yielder = Yielder()
             for topic in topics:
+                await yielder.next()
                 if topic.error_code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                     topic.topic_authorized_operations = ctx.operations_on(AclResource.TOPIC, topic.name or "")
         of_cluster = cluster_operations(ctx, asked=request.include_cluster_authorized_operations)

@@ -9,7 +9,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import Yielder, in_turns
+from oncelog.broker.turns import Yielder, filtered, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
@@ -75,7 +75,7 @@ async def _fetch(
     except ProtocolError as error:
         return await in_turns(_error(asked, _fetch_error(error), version))
     if all_topics:
-        response.topics = [topic for topic in response.topics if may_describe(topic.name)]
+        response.topics = await filtered(response.topics, lambda topic: may_describe(topic.name))
     if by_id and all_topics:
         response.topics = await in_turns(_with_ids(cache, response.topics))
     response.topics += refused

@@ -15,7 +15,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import Yielder
+from oncelog.broker.turns import Yielder, filtered
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.transactions.coordinator import init_error
 from oncelog.coordinator.transactions.queries import no_description
@@ -81,9 +81,9 @@ async def describe(
             states.append(no_description(name, error.code))
             continue
         state = await transactions.describe(name)
-        state.topics = [
-            topic for topic in state.topics if ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, topic.topic)
-        ]
+        state.topics = await filtered(
+            state.topics, lambda topic: ctx.may(AclOperation.DESCRIBE, AclResource.TOPIC, topic.topic)
+        )
         states.append(state)
     return DescribeTransactionsResponse(transaction_states=states)
 
@@ -120,11 +120,10 @@ async def list_transactions(
 ) -> ListTransactionsResponse:
     """List the transactions that the client may describe. A pattern must match the whole transactional id."""
     response = await transactions.list_transactions(request)
-    response.transaction_states = [
-        state
-        for state in response.transaction_states
-        if ctx.may(AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, state.transactional_id)
-    ]
+    response.transaction_states = await filtered(
+        response.transaction_states,
+        lambda state: ctx.may(AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, state.transactional_id),
+    )
     return response
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from oncelog.broker.metadata.loader import MetadataLoader
-from oncelog.broker.turns import KEYS_A_TURN, in_turns
+from oncelog.broker.turns import KEYS_A_TURN, Yielder, in_turns
 from oncelog.broker.workers import Runtime
 from oncelog.cluster import acl_nodes
 from oncelog.cluster.acls import Acl, AclFilter, AclSet
@@ -66,7 +66,9 @@ class AclAdministration:
             results: list[list[Acl] | Refusal] = []
             compared = 0
             names: dict[str, Acl] = {}
+            yielder = Yielder()
             for chosen in filters:
+                await yielder.next()
                 if isinstance(chosen, Refusal):
                     results.append(chosen)
                     continue
