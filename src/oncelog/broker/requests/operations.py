@@ -102,5 +102,7 @@ SUPPORTED: dict[AclResource, tuple[AclOperation, ...]] = {
     ),
 }
 """All operations on a resource, by its type."""
+EVERYTHING = {resource: sum(1 << operation for operation in known) for resource, known in SUPPORTED.items()}
+"""The same as bit fields."""
 NOT_ASKED = -(2**31)
 """The value of a bit field that the client has not requested."""
