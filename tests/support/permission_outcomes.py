@@ -32,8 +32,8 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         },
     ),
     "Fetch of a follower": (
-        {"4-14": "-=NONE open=TOPIC_AUTH"},
-        {"4-14": "-=NONE open=NOT_LEADER_OR_FOLLOWER"},
+        {"4-18": "-=NONE open=TOPIC_AUTH"},
+        {"4-18": "-=NONE open=NOT_LEADER_OR_FOLLOWER"},
     ),
     "ListOffsets": (
         {"1-11": "gone=TOPIC_AUTH open=NONE shut=TOPIC_AUTH"},

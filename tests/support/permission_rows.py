@@ -136,14 +136,13 @@ def records() -> Iterator[Row]:
         lambda version, ids: {
             "session_epoch": -1,
             "max_bytes": 1000,
-            "replica_id": 77,
+            **({"replica_state": {"replica_id": 77, "replica_epoch": -1}} if version >= 15 else {"replica_id": 77}),
             "topics": [
                 {"topic": OPEN, "topic_id": ids[OPEN], "partitions": [{"partition": 0, "partition_max_bytes": 1000}]}
             ],
         },
         grants(On.CLUSTER, Op.CLUSTER_ACTION, Op.ALL),
         lacking(On.CLUSTER, Op.DESCRIBE, Op.ALTER),
-        up_to=14,
     )
     yield Row(
         "ListOffsets",

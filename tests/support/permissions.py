@@ -153,9 +153,12 @@ def exists(administrator: Wire, acl: Grant) -> bool:
 
 def built(cls: type[Message], fields: Mapping[str, Any]) -> Message:
     """Create a message and the messages in its fields."""
-    made = {}
+    made: dict[str, Any] = {}
     for name, value in fields.items():
         element = getattr(cls.FIELDS[name], "element", None)
+        if isinstance(value, dict):
+            made[name] = built(element, value)  # type: ignore[arg-type]
+            continue
         nested = isinstance(value, list) and value and isinstance(value[0], dict)
         made[name] = [built(element, each) for each in value] if nested else value  # type: ignore[arg-type]
     return cls(**made)
