@@ -361,6 +361,20 @@ def test_invalid_acls_have_the_messages_of_kafka(two: Guarded) -> None:
     assert [(each.error_code, each.error_message) for each in removed[0].matching_acls] == [(0, None)]
 
 
+@pytest.mark.parametrize(("field", "number"), [("resource_type", 1), ("resource_pattern_type", 2), ("operation", 1)])
+def test_values_of_filters_are_no_values_of_acls(guarded: GuardedServer, two: Guarded, field: str, number: int) -> None:
+    """DIFFERS: Kafka fails the request with UNKNOWN_SERVER_ERROR. oncelog says which ACL is invalid, and why."""
+    valid, wrong = Grant(READ, TOPIC, "valid"), Grant(READ, TOPIC, "t").creation()
+    setattr(wrong, field, number)
+    answer = two.administrator.call(CreateAclsRequest(creations=[valid.creation(), wrong]))
+    codes = [each.error_code for each in answer.results]
+    if guarded.name == "oncelog":
+        assert codes == [0, ErrorCode.INVALID_REQUEST]
+        revoke(two.administrator, [valid])
+    else:
+        assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+
+
 @pytest.mark.parametrize("field", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
 def test_the_number_zero_closes_the_connection(guarded: GuardedServer, field: str) -> None:
     creation = Grant(READ, TOPIC, "t").creation()
