@@ -108,9 +108,10 @@ class LogDirectoryImport:
         self._logger.warning("created new metadata, and added these topics from the log directories: %s", names)
         if lost:
             self._logger.warning(
-                "Settings of topics and brokers, and topics without a directory, are lost. Records of restored topics "
-                "do not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`; the decision "
-                "topic PREFIX-commits of each Spark sink needs `--config cleanup.policy=compact`"
+                "Settings of topics and brokers, ACLs, and topics without a directory, are lost. Records of restored "
+                "topics do not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`, and the "
+                "ACLs with `oncelog acl add`; the decision topic PREFIX-commits of each Spark sink needs `--config "
+                "cleanup.policy=compact`"
             )
         return initial
 
@@ -126,7 +127,7 @@ class LogDirectoryImport:
             f"the metadata is missing, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: "
             f"{names}). Restore metadata.sqlite from a backup, or rebuild it from the log directories with "
             "`--set restore.metadata=true`. This restores the records of these topics, committed offsets and "
-            "transactions, but not the settings of topics and brokers, nor topics without a directory",
+            "transactions, but not the settings of topics and brokers, ACLs, nor topics without a directory",
         )
 
     def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
