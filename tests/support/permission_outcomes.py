@@ -281,6 +281,10 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0": "-=CLUSTER_AUTH"},
         {"0": "-=NONE"},
     ),
+    "AlterUserScramCredentials": (
+        {"0": "-=CLUSTER_AUTH"},
+        {"0": "-=RESOURCE_NOT_FOUND"},
+    ),
     "DescribeClientQuotas": (
         {"0-1": "-=CLUSTER_AUTH"},
         {"0-1": "-=NONE"},

@@ -321,6 +321,13 @@ def cluster() -> Iterator[Row]:
         ("DescribeLogDirs", ApiKey.DESCRIBE_LOG_DIRS, {"topics": []}, describe, no_describe),
         ("DescribeCluster", ApiKey.DESCRIBE_CLUSTER, {}, describe, no_describe),
         ("DescribeUserScramCredentials", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {}, describe, no_describe),
+        (
+            "AlterUserScramCredentials",
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+            {"deletions": [{"name": "nobody", "mechanism": 1}]},
+            alter,
+            no_alter,
+        ),
         ("DescribeClientQuotas", ApiKey.DESCRIBE_CLIENT_QUOTAS, {}, settings, no_settings),
         ("ListConfigResources", ApiKey.LIST_CONFIG_RESOURCES, {}, settings, no_settings),
         (
