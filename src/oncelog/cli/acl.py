@@ -19,11 +19,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 COLUMNS = ("resource_type", "pattern_type", "name", "principal", "host", "operation", "permission_type")
 _TYPES = ("topic", "group", "transactional_id", "delegation_token", "user")
+_NOTES = {"user": ", as the resource of create_tokens and describe_tokens"}
 _OPERATIONS = tuple(each.name.lower() for each in AclOperation if each >= AclOperation.ALL)
 
 acl = LazyGroup(
     "acl",
-    help="Add, list and delete ACLs: who may do what.",
+    help="Add, list and delete ACLs (access control lists). An ACL allows or denies a user an operation.",
     table={
         "add": ("oncelog.cli.acl:add", "Allow or deny operations on resources."),
         "list": ("oncelog.cli.acl:list_acls", "List ACLs."),
@@ -46,12 +47,12 @@ def resources(command: Command) -> Command:
             f"--{kind.replace('_', '-')}",
             multiple=True,
             metavar="NAME",
-            help=f"A {kind.replace('_', ' ')}, or * for all. Repeatable.",
+            help=f"A {kind.replace('_', ' ')}, or * for all{_NOTES.get(kind, '')}. Repeatable.",
         )
         for kind in _TYPES
     ]
-    options.append(click.option("--cluster", is_flag=True, help="The cluster."))
-    options.append(click.option("--prefixed", is_flag=True, help="The names are prefixes of names."))
+    options.append(click.option("--cluster", is_flag=True, help="The cluster itself."))
+    options.append(click.option("--prefixed", is_flag=True, help="Each NAME is a prefix of names."))
     for option in reversed(options):
         command = option(command)
     return command
@@ -79,8 +80,12 @@ def _rows(acls: Iterable[AclBinding]) -> list[dict[str, Any]]:
     )
 )
 @resources
-@click.option("--allow", multiple=True, callback=_principal, metavar="PRINCIPAL", help="Allow it. Repeatable.")
-@click.option("--deny", multiple=True, callback=_principal, metavar="PRINCIPAL", help="Deny it. Repeatable.")
+@click.option(
+    "--allow", multiple=True, callback=_principal, metavar="PRINCIPAL", help="Allow this principal. Repeatable."
+)
+@click.option(
+    "--deny", multiple=True, callback=_principal, metavar="PRINCIPAL", help="Deny this principal. Repeatable."
+)
 @click.option(
     "--operation",
     "operations",
@@ -101,9 +106,10 @@ def add(
     form: str,
     **given: Any,
 ) -> None:
-    """Allow or deny principals operations on resources. An ACL that exists already is left.
+    """Allow or deny principals operations on resources. Keep ACLs that already exist.
 
-    A principal is for example User:alice, or User:* for everyone. DENY comes before ALLOW.
+    A principal is a user, such as User:alice, or User:* for all users. If a DENY and an ALLOW both apply, the broker
+    denies the operation.
     """
     from oncelog.client.admin.acls import AclBinding
 
@@ -126,18 +132,20 @@ def add(
 
 def filtered(command: Command) -> Command:
     """Add the options that select ACLs."""
-    command = click.option("--permission", type=click.Choice(["allow", "deny"]), help="Only those that allow or deny.")(
+    command = click.option(
+        "--permission", type=click.Choice(["allow", "deny"]), help="Only ACLs that allow, or only ACLs that deny."
+    )(command)
+    command = click.option("--host", metavar="ADDRESS", help="Only ACLs with this host. * selects ACLs for all hosts.")(
         command
     )
-    command = click.option("--host", metavar="ADDRESS", help="Only those with this host; * is a host, too.")(command)
-    command = click.option("--operation", type=click.Choice(_OPERATIONS), help="Only those with this operation.")(
-        command
-    )
-    command = click.option("--principal", callback=_principal, metavar="PRINCIPAL", help="Only those of a principal.")(
+    command = click.option("--operation", type=click.Choice(_OPERATIONS), help="Only ACLs with this operation.")(
         command
     )
     command = click.option(
-        "--match", is_flag=True, help="All ACLs that select the resources, with prefixes and * as well."
+        "--principal", callback=_principal, metavar="PRINCIPAL", help="Only ACLs of this principal."
+    )(command)
+    command = click.option(
+        "--match", is_flag=True, help="All ACLs that apply to the resources: by name, by prefix or by *."
     )(command)
     return resources(command)
 

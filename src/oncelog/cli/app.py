@@ -23,11 +23,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("oncelog.cli.group:group", "List, describe, seek and delete consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions; find and abort hanging ones."),
     "producer": ("oncelog.cli.producer:producer", "Show where producers get their ids."),
-    "acl": ("oncelog.cli.acl:acl", "Add, list and delete ACLs: who may do what."),
+    "acl": ("oncelog.cli.acl:acl", "Add, list and delete ACLs (access control lists)."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster; change broker settings and features."),
     "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
-    "faults": ("oncelog.cli.faults:faults", "Make faults between Kafka clients and brokers."),
-    "story": ("oncelog.cli.story:story", "Run stories of what goes wrong with records, groups and transactions."),
+    "faults": ("oncelog.cli.faults:faults", "Run a proxy that causes faults between clients and brokers."),
+    "story": ("oncelog.cli.story:story", "Show what may go wrong with records, groups and transactions."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort unfinished batches of a Spark sink."),
 }
 """Command group -> (module:command, help)."""

@@ -1,4 +1,4 @@
-"""`oncelog faults`: run the proxy that makes faults on demand."""
+"""`oncelog faults`: run the proxy that causes faults on demand."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ RELEASE = signal.SIGUSR1
 STOP = 0
 LAST_RELEASE_S = 1.0
 """How long the end of the command waits for a release that came just before it."""
-HELP = """Make faults between Kafka clients and brokers.
+HELP = """Run a proxy that causes faults between Kafka clients and brokers.
 
-The command listens, and forwards to the brokers at -b and to all others that they name, of oncelog or of Apache Kafka.
-Connect clients to the address that it prints, BROKERS=HOST:PORT. For each fault, and for each request of a rule
-with pass, it prints a line on stderr.
+The proxy forwards requests to the brokers at -b, and to the other brokers of their cluster, of oncelog or of Apache
+Kafka. Connect clients to the address that the command prints: BROKERS=HOST:PORT. The command prints a line on stderr
+for each fault, and for each request to which a rule with pass applies.
 
 A rule is ACTION API[:NUMBERS] [KEY=VALUE ...]. The actions:
 
 \b
   lose-request   the request is lost, and the connection closes
   lose-answer    the request arrives, but its response is lost
-  cut            the request is passed on, and the connection closes at once
+  cut            the request arrives, and the connection closes at once
   hold           the connection closes, and the request arrives later
                  (for=2s, or when the command gets SIGUSR1)
-  delay          the request arrives later, and those behind it (for=200ms)
+  delay          the request and the next ones arrive later (for=200ms)
   duplicate      the request arrives twice
   error          the proxy answers with an error (code=NOT_LEADER_OR_FOLLOWER,
-                 for=1s: later, while the requests behind it arrive)
+                 for=1s: it answers later, while the next requests arrive)
   error-after    the request takes effect, but the response is an error
-  silence        the connection stays open, but nothing is answered any more
-  pass           the request arrives, whatever the later rules say
+  silence        the request is lost. The connection stays open, but gets no
+                 more responses
+  pass           the request arrives, and no later rule applies to it
 
 A time has a unit: ms, s or m. API is a name of Kafka's protocol, such as Produce, InitProducerId or EndTxn, or * for
 all. A wrong name prints the list of all names. `--rule 'pass *'` prints each request.
@@ -74,7 +75,7 @@ topic=, partition=, group= and transactional-id=. The first rule with a fault fo
 @click.option(
     "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="Address to listen on. Port 0: any free port."
 )
-@click.option("--rule", "rules", metavar="RULE", multiple=True, help="Make this fault. Repeatable.")
+@click.option("--rule", "rules", metavar="RULE", multiple=True, help="Cause this fault. Repeatable.")
 @click.option(
     "--rules",
     "path",

@@ -42,14 +42,14 @@ FORMS = ("json", *TEXT_FORMS)
 
 @click.command("log")
 @click.argument("name", required=False)
-@click.option("--groups", is_flag=True, help="Print generations and their members instead of offsets.")
-@click.option("--read-committed", is_flag=True, help="Omit offsets of aborted and open transactions.")
+@click.option("--groups", is_flag=True, help="Print the generations of groups, with their members, instead of offsets.")
+@click.option("--read-committed", is_flag=True, help="Omit the offsets of aborted and open transactions.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new records as they arrive.")
 @click.option(
     *("--format", "form"),
     type=click.Choice(FORMS),
     default="json",
-    help="The format of Kafka 4 (json, the default), of Kafka 0.9 to 2.0, or of Kafka 2.1 to 3.9.",
+    help="json: as Kafka 4 (default). offset-metadata: as Kafka 0.9 to 2.0. offset-and-metadata: as Kafka 2.1 to 3.9.",
 )
 @click.option("--where", is_flag=True, help="Also print the partition, offset and time of each record.")
 @connected
@@ -58,8 +58,11 @@ def log(
 ) -> None:
     """Print the records of __consumer_offsets for the group NAME, or for all groups.
 
-    Each record is one line, and the oldest comes first in each partition. Compaction keeps at least the last record of
-    each key. All records of a group are in one partition, whose leader is the group's coordinator: --where shows it.
+    Each record is one line. The records of a partition are in the order of their offsets. Compaction keeps at least
+    the last record of each key.
+
+    All records of a group are in one partition, which --where prints. The leader of this partition is the group's
+    coordinator.
     """
     if groups and form != "json":
         raise click.UsageError(f"--groups needs --format json, but --format is {form}")

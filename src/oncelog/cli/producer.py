@@ -33,11 +33,11 @@ def blocks(data: str | None, form: str) -> None:
     """Show the newest block of producer ids: the broker that owns it, its first and last id, and the next block.
 
     A broker reserves 1,000 ids at a time, and assigns them to producers. The metadata has only the newest block. After
-    a restart, the rest of a broker's block is lost, so no id is assigned twice.
+    a restart, a broker does not use the rest of its block, so no id is assigned twice.
 
     The command reads the metadata from the file metadata.sqlite on this machine, while the broker runs or afterwards,
-    and writes nothing. It cannot show the block of Apache Kafka: KRaft keeps it in its own log, and no API of Kafka's
-    protocol returns it.
+    and writes nothing. It cannot show a block of Apache Kafka. Kafka's controller keeps it in its own log, and no API
+    of Kafka's protocol returns it.
     """
     from oncelog.broker.process import METADATA_FILE
     from oncelog.cluster.store import UnavailableError

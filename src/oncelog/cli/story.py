@@ -19,14 +19,15 @@ ALL = "all"
     "brokers",
     metavar="HOST:PORT,...",
     default="",
-    help="Brokers to run on, of oncelog or Apache Kafka. Default: start one. Stories 2, 5, 6, 7 and 24 kill "
-    "brokers, so they start their own. Stories 26 and 27 need none.",
+    help="Brokers to run on, of oncelog or Apache Kafka. Default: each story starts its own. Stories 2, 5, 6, 7 and 24 "
+    "always start their own, because they kill brokers. Stories 26 and 27 need none.",
 )
 def story(numbers: tuple[str, ...], brokers: str) -> None:
-    """Run stories of lost, duplicated and reordered records: of producers, groups, transactions and brokers.
+    """Run programs that show how records are lost, duplicated or reordered, and what prevents it.
 
-    Each story goes wrong without its cure, then right with it, and prints what happens and what is in the log. Without
-    a NUMBER, list the stories. The status is 1 if a story did not end as told.
+    The stories are about producers, groups, transactions and brokers. Each story has two runs: one without its cure,
+    with a wrong result, then one with it. A run prints the faults, and what is in the log. Without a NUMBER, the
+    command lists the stories. The exit status is 1 if a run has another result than expected.
     """
     from oncelog.stories.catalog import STORIES, show
 

@@ -24,11 +24,15 @@ from oncelog.protocol.topics import TRANSACTION_STATE
 def log(transactional_id: str | None, follow: bool, bootstrap: str, form: str) -> None:
     """Print the entries of __transaction_state for TRANSACTIONAL_ID, or for all ids.
 
-    Each state that a transaction reaches is one entry, which is one line. The oldest comes first in each partition.
-    Compaction keeps at least the last entry of each id. With transaction.version 2 (KIP-890), the epoch rises in the
-    entry PrepareCommit or PrepareAbort: each transaction ends with a new epoch, so that brokers reject late records of
-    it. Before version 2, several transactions have one epoch. With --format json, an entry has the key and the value
-    as Kafka 4's formatter prints them, the name of the state, partition, offset and timestamp.
+    Each state that a transaction reaches is one entry, and each entry is one line. The entries of a partition are in
+    the order of their offsets. Compaction keeps at least the last entry of each id.
+
+    With transaction.version 2 (KIP-890), the producer epoch rises in the entry PrepareCommit or PrepareAbort. So each
+    transaction ends with a new epoch, and brokers reject its late records. Before version 2, several transactions have
+    the same epoch.
+
+    With --format json, an entry has the key and the value as Kafka 4's formatter prints them, the name of the state,
+    the partition, the offset and the timestamp.
     """
 
     print_records(
