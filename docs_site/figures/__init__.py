@@ -1,1 +1,1 @@
-"""The figures of the page "How exactly-once works", each drawn from what one real run has logged and sent."""
+"""Draw the figures of the page "How exactly-once works", each from the requests and log lines of one real run."""

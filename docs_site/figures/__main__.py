@@ -1,4 +1,4 @@
-"""Run what the figures show, and draw them into `docs/images`: `python -m docs_site.figures [NAME ...]`."""
+"""Make the runs of the figures, and draw them into `docs/images`: `python -m docs_site.figures [NAME ...]`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "replica-offsets": replicas,
     "transaction": transaction,
 }
-"""By the name of the file."""
+"""The function that returns each figure as SVG, by the name of its file."""
 
 
 def main() -> int:
-    """Run from the command line."""
+    """Draw the figures that the command line names, or all. Return the exit status."""
     parser = argparse.ArgumentParser(prog="scripts/docs --figures", description="Draw the figures from new runs.")
     parser.add_argument("name", nargs="*", choices=[[], *FIGURES], help="default: all")
     for name in parser.parse_args().name or FIGURES:

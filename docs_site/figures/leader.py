@@ -1,4 +1,4 @@
-"""The leader's figure: the checks of an idempotent producer's batch, and what became of the batches of a run."""
+"""Draw how a leader checks the batches of an idempotent producer, and the results of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TOPIC = "payments"
 OUT_OF_ORDER, OLD_EPOCH = "OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH"
 LEFT, WIDTH, HEIGHT, STEP, TOP = 20, 300, 40, 74, 44
 ANSWER, RUN = 372, 640
-"""Where the columns of answers and of batches begin."""
+"""The left edges of the columns of answers and of batches, in pixels."""
 
 
 class Sent(NamedTuple):
-    """A batch of one record, and the answer."""
+    """A batch of one record, and the leader's answer: an offset or the name of an error."""
 
     epoch: int
     sequence: int
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check of the leader: the question, the answer if it is yes, and the batches of the run that show it."""
+    """A check of the leader, its answer if the check applies, and the batches of the run that show this."""
 
     question: str
     answer: str
@@ -38,19 +38,20 @@ class Check(NamedTuple):
 
 
 BATCHES = ((0, 0), (0, 0), (0, 2), *((0, number) for number in range(1, 7)), (0, 0), (1, 3), (1, 0), (0, 7))
-"""Epoch and sequence of each batch, in the order in which they are sent."""
+"""The producer epoch and the sequence of each batch, in the order of sending."""
 CHECKS = (
     Check("one of the last five batches?", "the offset that it has", (1,)),
     Check("an older epoch?", OLD_EPOCH, (12,)),
     Check("a new epoch, but not sequence 0?", OUT_OF_ORDER, (10,)),
     Check("known, but not the next sequence?", OUT_OF_ORDER, (2, 9)),
 )
-"""In the order of the code: `Admission.find_duplicate`, then `ProducerAppend.append_data`."""
+"""The checks, in the order of the code: `Admission.find_duplicate`, then `ProducerAppend.append_data`."""
 APPENDED = (0, 3, 11)
+"""Indexes in `BATCHES` of appended batches that the figure shows."""
 
 
 def run() -> list[Sent]:
-    """Send the batches to a broker."""
+    """Send the batches to a broker. Return them with the answers."""
     with Broker(SMALL, topics=[TOPIC]) as broker, RawProducer(broker.bootstrap_servers) as producer:
         first = producer.session()
         sessions = {0: first, 1: Session(first.producer_id, 1)}
@@ -60,7 +61,7 @@ def run() -> list[Sent]:
 
 
 def leader_checks() -> str:
-    """Draw the checks, with the batches of a run beside the check that has decided."""
+    """Return the figure. Each batch of the run is beside the check that decided about it."""
     sent = run()
     parts = [
         svg.label(16, 26, "A batch of an idempotent producer at the leader of its partition", kind="title"),

@@ -1,4 +1,4 @@
-"""The producer's figures: a lost answer, and the way of records through the client."""
+"""Draw the figures of the producer: a lost answer, and how batches pass through the client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DUPLICATE = re.compile(r"duplicate: sequences (\d+) to \d+ .* are at offsets (\d
 
 
 class Answer(NamedTuple):
-    """When the producer has learned the offset of a record."""
+    """An offset that the producer got for a record, and when."""
 
     at: float
     value: str
@@ -31,13 +31,13 @@ class Answer(NamedTuple):
 
 
 def lost_answer(*, idempotence: bool) -> str:
-    """Draw three records of a producer. The answer to the second one is lost, so it is sent again."""
+    """Return the figure of three records. The answer to the second one is lost, so the producer sends it again."""
     title = f"The answer to record 1 is lost, {'with' if idempotence else 'without'} idempotence"
     return drawing(title, (PRODUCER, LEADER, LOG), lost_answer_rows(idempotence=idempotence))
 
 
 def lost_answer_rows(*, idempotence: bool) -> list[Row]:
-    """Run it, and return the rows of the drawing."""
+    """Make the run, and return the rows of the figure."""
     options: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 20, "enable_idempotence": idempotence}
     answers: dict[str, Answer] = {}
     with brokers_at_debug(), Broker(SMALL, topics=[TOPIC]) as broker:
@@ -55,9 +55,9 @@ def lost_answer_rows(*, idempotence: bool) -> list[Row]:
 def _lost_answer_rows(
     sent: list[Sent], lost: int, answers: dict[str, Answer], duplicates: dict[int, int]
 ) -> Iterator[Row]:
-    """Yield what was sent, what the leader did with it, and the answers.
+    """Yield the requests, what the leader did with each one, and its answers.
 
-    `duplicates` has the sequences that the leader has recognized, with the offsets that it knew.
+    `duplicates` has the offsets of the first copies, by the sequences that the leader recognized as duplicates.
     """
     log: list[str] = []
     for each in sent:
@@ -87,13 +87,13 @@ QUEUED_AGAIN = re.compile(rf"{TOPIC}-0, sequences (\d+) to \d+ of .*: queued aga
 
 
 def client_flow() -> str:
-    """Draw the way of four records through the producer. The leader rejects the second one once."""
+    """Return the figure of four batches in the producer. The leader rejects the second one once."""
     title = "Four batches through the idempotent producer. The second one is rejected once"
     return drawing(title, (PROGRAM, QUEUE, SENDER, LEADER), client_flow_rows())
 
 
 def client_flow_rows() -> list[Row]:
-    """Run it, and return the rows of the drawing."""
+    """Make the run, and return the rows of the figure."""
     rows: list[Row] = []
     options: dict[str, Any] = {"linger_ms": 0, "batch_size": 1, "retry_backoff_ms": 200}
     rule = "error Produce:2 code=NOT_LEADER_OR_FOLLOWER for=100ms"

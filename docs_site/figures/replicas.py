@@ -1,4 +1,4 @@
-"""The replicas' figure: log end offset and high watermark of a leader and of a follower that is stopped for a while."""
+"""Draw the log end offsets and high watermarks of a leader and of a follower that stops for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC = "payments"
 MOVED = re.compile(rf"{TOPIC}-0 \(\w+\): log end offset (\d+), high watermark (\d+)")
 LAG_MS = 3_000
 BETWEEN_S, STEADY_S = 0.05, 1.5
-"""Time between two records, and how long nothing changes between two events."""
+"""The time between two records, and the time from a change of the in-sync replicas to the next event."""
 WIDTH, HEIGHT, LEFT, TOP = 640, 260, 56, 84
 
 
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The samples by broker, who led, who was stopped, and when."""
+    """The samples by broker, the ids of the leader and of the stopped broker, and the times of the events."""
 
     samples: dict[int, list[Sample]]
     leader: int
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 def run() -> Run:
-    """Send records to three replicas, and stop a follower."""
+    """Send records to three replicas, stop a follower, and let it continue."""
     with brokers_at_debug(), Cluster({**SMALL, "replica.lag.time.max.ms": LAG_MS}) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics(TOPIC, 1, replication_factor=3)
@@ -50,7 +50,7 @@ def run() -> Run:
         began, times = time.time(), []
 
         def send_until(in_sync: int) -> None:
-            """Send records until so many replicas are in sync, and a while longer. Note the time."""
+            """Send records until `in_sync` replicas are in sync, and for `STEADY_S` more. Note the time."""
             cluster.wait_for(lambda: send() and len(cluster.leader_and_isr(TOPIC)[1]) == in_sync, "in-sync replicas")
             until = time.time() + STEADY_S
             while time.time() < until:
@@ -82,12 +82,12 @@ def _samples(lines: list[Line], broker: int, began: float) -> Iterator[Sample]:
 
 
 def replicas() -> str:
-    """Draw a run."""
+    """Make a run, and return its figure."""
     return drawing(run())
 
 
 def drawing(found: Run) -> str:
-    """Draw the four offsets over time."""
+    """Return the figure of a run: four offsets over time."""
     highest = max(sample.log_end for samples in found.samples.values() for sample in samples)
     scale = Scale(found.end_at, highest)
     left, right = scale.x(found.stop_at), scale.x(found.resume_at)
@@ -120,21 +120,21 @@ def drawing(found: Run) -> str:
 
 
 class Scale(NamedTuple):
-    """Places of times and offsets in the drawing."""
+    """Convert times and offsets to coordinates in the figure."""
 
     end_at: float
     highest: int
 
     def x(self, at: float) -> float:
-        """Return the place of a time."""
+        """Return the x coordinate of a time."""
         return LEFT + WIDTH * min(at / self.end_at, 1.0)
 
     def y(self, offset: float) -> float:
-        """Return the place of an offset."""
+        """Return the y coordinate of an offset."""
         return TOP + HEIGHT * (1 - offset / self.highest)
 
     def steps(self, points: list[tuple[float, int]], end_at: float) -> str:
-        """Return the path through the samples."""
+        """Return the SVG path through the samples."""
         parts = [f"M{self.x(points[0][0]):.1f} {self.y(points[0][1]):.1f}"]
         parts += [f"L{self.x(at):.1f} {self.y(offset):.1f}" for at, offset in points[1:] if at <= end_at]
         return " ".join(parts)

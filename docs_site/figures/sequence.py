@@ -1,4 +1,4 @@
-"""Draw who sends what to whom, from top to bottom in the order of time."""
+"""Draw a sequence diagram: the messages between participants, from top to bottom in the order of time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from docs_site import svg
 
 LANE, ROW, TOP, TIMES = 252, 34, 90, 64
-"""Width of a lane, height of a row, space for the names of the lanes and for the times, in pixels."""
+"""Width of a lane, height of a row, height of the lanes' names, and width of the times, in pixels."""
 HEAD, CHARACTER = 8, 6.4
-"""Length of an arrow's head, and the usual width of a small letter."""
+"""Length of an arrow's head, and the usual width of a small letter, in pixels."""
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """A message from one lane to another. A lost one ends halfway. `step` is its number in the documents."""
+    """A message from one lane to another. A lost one ends halfway. `step` is its number in KIP-98."""
 
     at: float
-    """Seconds, of any clock that all rows share."""
+    """The time in seconds. All rows use the same clock."""
     source: str
     target: str
     text: str
@@ -28,7 +28,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Note:
-    """What happens within one lane."""
+    """An event within one lane. `wrong` marks it as an error."""
 
     at: float
     lane: str
@@ -43,7 +43,7 @@ Row = Arrow | Note
 def drawing(title: str, lanes: Sequence[str], rows: Sequence[Row]) -> str:
     """Return the rows as SVG, in their order. Times are printed in ms since the first row.
 
-    The name of a lane may have a second line, after a line break.
+    The name of a lane may have two lines, with a line break between them.
     """
     bottom = TOP + ROW * len(rows)
     parts = [svg.label(16, 26, title, kind="title")]

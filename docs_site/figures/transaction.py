@@ -1,4 +1,4 @@
-"""The transaction's figure: what a producer and three brokers send each other, in the steps 1 to 5.3 of KIP-98."""
+"""Draw the messages between a producer and three brokers in a transaction: steps 1 to 5.3 of KIP-98."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ID, GROUP, SOURCE, TARGET = "etl-1", "etl", "words", "copies"
 OFFSETS = "__consumer_offsets-0"
 PRODUCER = "producer"
 LEADERS = {TARGET: (2, 3), "__transaction_state": (1,), "__consumer_offsets": (2,)}
-"""The leaders of the partitions, by topic."""
+"""The broker ids of the partitions' leaders, by topic."""
 STEPS = {
     ApiKey.FIND_COORDINATOR: "1",
     ApiKey.INIT_PRODUCER_ID: "2",
@@ -26,19 +26,19 @@ STEPS = {
     ApiKey.TXN_OFFSET_COMMIT: "4.4",
     ApiKey.END_TXN: "5.1",
 }
-"""The producer's requests. Step 3, the begin, sends nothing. Brokers send those of steps 4.1, 4.3 and 5.2."""
+"""The steps of the producer's requests. Step 3, the begin, sends nothing. Brokers send 4.1, 4.3 and 5.2."""
 CHANGED = re.compile(rf"transactional id '{ID}': (\w+), was (\w+); producer id \d+, epoch (\d+); partitions: (.*)")
 MARKER = re.compile(r"(\S+): wrote the (\w+) marker of .* at offset (\d+)")
 
 
 def transaction() -> str:
-    """Draw a transaction that copies three records and commits the position of its consumer."""
+    """Return the figure of a transaction that copies three records and commits its consumer's offsets."""
     lanes, rows = transaction_rows()
     return drawing("A transaction over three brokers (transaction.version 2)", lanes, rows)
 
 
 def transaction_rows() -> tuple[list[str], list[Row]]:
-    """Run it, and return the lanes and the rows of the drawing."""
+    """Make the run, and return the lanes and the rows of the figure."""
     with brokers_at_debug(), Cluster(SMALL) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics(SOURCE)
@@ -92,7 +92,10 @@ def _requests(sent: list[Sent], lanes: dict[int, str]) -> Iterator[Row]:
 
 
 def _changes(brokers: list[Line], lanes: dict[int, str], leaders: dict[str, int]) -> Iterator[Row]:
-    """Yield the states at the coordinator. A partition is added by the broker that got its records or offsets."""
+    """Yield the transaction's states, and the requests that add partitions to it.
+
+    The broker that gets the first records or offsets for a partition sends this request.
+    """
     known: set[str] = set()
     for line in brokers:
         found = CHANGED.search(line.text)
@@ -111,7 +114,7 @@ def _changes(brokers: list[Line], lanes: dict[int, str], leaders: dict[str, int]
 
 
 def _markers(brokers: list[Line], lanes: dict[int, str], coordinator: str) -> Iterator[Row]:
-    """Yield one request for each broker, and the markers."""
+    """Yield the markers, and the request that wrote them, once for each broker."""
     asked: set[str] = set()
     for line in brokers:
         found = MARKER.search(line.text)

@@ -1,4 +1,4 @@
-"""Collect what a run logs and sends: lines of the client and of the brokers, requests through the fault proxy."""
+"""Collect the log lines of the client and the brokers in a run, and the requests that pass the fault proxy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oncelog.faults.proxy import FaultProxy
 from oncelog.faults.requests import Request
 
 ASSIGNED = re.compile(r"producer id (\d+), epoch (\d+): assigned")
-"""In a line of the client."""
+"""Matches the line in which the client logs its producer id and epoch."""
 _BROKERS_LINE = re.compile(r"^(\S+ \S+) \[Broker id=(\d+)\] DEBUG (\S+): (.*)$", re.MULTILINE)
 
 
@@ -30,14 +30,14 @@ class Line(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A request that has reached the proxy."""
+    """A request, and when it reached the proxy."""
 
     at: float
     request: Request
 
 
 def lines_of(log: str) -> list[Line]:
-    """Return the DEBUG lines of one or several brokers. They may be up to 1 ms older than `at`."""
+    """Return the DEBUG lines in the log of one or several brokers. A line may be up to 1 ms older than its `at`."""
     return [
         Line(datetime.fromisoformat(stamp).timestamp() + 0.001, int(broker), logger, text)
         for stamp, broker, logger, text in _BROKERS_LINE.findall(log)
@@ -55,7 +55,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def clients_lines() -> Iterator[list[Line]]:
-    """Collect the DEBUG lines of the clients in this process."""
+    """Within the block, collect the DEBUG lines of the clients in this process."""
     logger, collector = logging.getLogger("oncelog.client"), _Collector()
     before = logger.level
     logger.addHandler(collector)
@@ -69,7 +69,7 @@ def clients_lines() -> Iterator[list[Line]]:
 
 @contextmanager
 def brokers_at_debug() -> Iterator[None]:
-    """Let brokers that are started within the block log at DEBUG."""
+    """Within the block, start brokers at log level DEBUG."""
     before = os.environ.get(LEVEL_VARIABLE)
     os.environ[LEVEL_VARIABLE] = "DEBUG"
     try:
@@ -82,7 +82,7 @@ def brokers_at_debug() -> Iterator[None]:
 
 
 def requests_through(faults: FaultProxy) -> list[Sent]:
-    """Return a list to which each further request is added."""
+    """Return a list to which the proxy adds each request from now on."""
     found: list[Sent] = []
 
     def note(request: Request) -> None:

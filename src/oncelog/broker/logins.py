@@ -1,4 +1,4 @@
-"""The login of a connection: which requests it admits, and what the SASL requests do (KIP-43, 152, 368).
+"""The login of a connection: which requests it admits, and how the SASL requests work (KIP-43, KIP-152, KIP-368).
 
 Source: Kafka's `SaslServerAuthenticator`.
 """
@@ -29,7 +29,7 @@ _DURING = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 def find_scram(cache: MetadataCache, mechanism: str, user: str) -> ScramCredential | None:
-    """Return the credential that the newest metadata has."""
+    """Return the credential of a user in the newest metadata, or None."""
     text = cache.image.user_configs.get(user, {}).get(mechanism)
     return None if text is None else ScramCredential.decode(text)
 
@@ -40,7 +40,7 @@ class Logins:
     def __init__(self, security: ListenerSecurity, find_scram: FindScram, now: Callable[[], float]) -> None:
         self.security = security
         self.now = now
-        """A clock that only goes forward, in seconds."""
+        """A monotonic clock, in seconds."""
         self._find_scram = find_scram
         self._disguise = secrets.token_bytes(32)
 
@@ -49,7 +49,7 @@ class Logins:
         return Login(self, session)
 
     def exchange(self, mechanism: str) -> ServerExchange:
-        """Begin to log in with a mechanism of the listener."""
+        """Return a new exchange of messages for a mechanism of the listener."""
         if mechanism == "PLAIN":
             return PlainServer(self.security.users or {})
 
@@ -81,10 +81,10 @@ class Login:
         self._mechanism = ""
         self._exchange: ServerExchange | None = None
         self._raw = False
-        """Whether the next frame is a message of the mechanism, without a header (after SaslHandshake v0)."""
+        """Whether the next frame is a message of the mechanism, without a request header (after SaslHandshake v0)."""
         self._user = ""
         self._expires_at = 0.0
-        """When the session ends, by the clock of the listener; 0 if it does not."""
+        """When the session expires, by `Logins.now`. 0: it does not expire."""
         self._whole = session.request_limit
         session.request_limit = min(self._whole, logins.security.max_receive_size)
         deadline = session.drop(LOGIN_S, "it has not logged in")
@@ -94,7 +94,7 @@ class Login:
 
     @property
     def raw(self) -> bool:
-        """Whether the next frame has no header."""
+        """Whether the next frame has no request header."""
         return self._raw
 
     def check(self, api_key: int) -> None:
@@ -109,7 +109,7 @@ class Login:
             raise BadFrameError(f"the session of {self._session.principal} has expired")
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
-        """Choose the mechanism."""
+        """Begin a login with the mechanism of the request, or return an error."""
         offered = list(self._logins.security.mechanisms)
         if self._user and not self._logins.security.max_reauth_ms:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
@@ -125,7 +125,7 @@ class Login:
         return SaslHandshakeResponse(mechanisms=offered)
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-        """Take a message of the mechanism in a request."""
+        """Pass the message in a request to the mechanism, and return its response, or an error."""
         if self._exchange is None:
             self._end()
             text = "SaslAuthenticate request received without a SaslHandshake request"
@@ -139,7 +139,10 @@ class Login:
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     def authenticate_raw(self, frame: memoryview) -> bytes:
-        """Take a message of the mechanism in a frame of its own. Raises BadFrameError, which closes the connection."""
+        """Pass a frame without a header to the mechanism, and return its response.
+
+        Raises BadFrameError, which closes the connection.
+        """
         try:
             answer = self._step(bytes(frame))
         except RejectedLoginError as error:
@@ -172,7 +175,7 @@ class Login:
             self._deadline = None
 
     def _end(self) -> None:
-        """Close the connection a while after the response."""
+        """Close the connection `failure_delay_ms` after the response. Admit no more requests until then."""
         self._exchange = None
         self._session.mute(REJECTED)
         self._session.drop(self._logins.security.failure_delay_ms / 1000, "its login has failed")

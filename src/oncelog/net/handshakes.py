@@ -1,7 +1,7 @@
-"""Accept connections with TLS: each handshake is a task, with a deadline, and few of them run at a time.
+"""Accept connections with TLS. Each handshake is a task with a deadline, and a listener has a limited number of them.
 
-A handshake may take a millisecond of the event loop. A flood of new ones ends the oldest: that of an honest client is
-complete after two round trips.
+A handshake may block the event loop for a millisecond. If a listener has too many handshakes in progress, it cancels
+the oldest: the handshake of an honest client is complete after two round trips.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from oncelog.net.security import Tls
 
 MOST = 128
-"""Handshakes at a time, for each listener."""
+"""The number of handshakes that a listener may have in progress."""
 DEADLINE_S = 10.0
 """How long a client may take for its handshake."""
 RETRY_S = 1.0
@@ -27,9 +27,9 @@ _log = logging.getLogger("oncelog.net")
 
 
 class TlsAcceptor:
-    """Accept the connections of one listener, and make their handshakes.
+    """Accept the connections of one listener, and do their TLS handshakes.
 
-    `protocol` creates the protocol of a connection. It is connected when the handshake is complete.
+    `protocol` creates the asyncio protocol of a connection. The acceptor connects it when the handshake is complete.
     """
 
     def __init__(self, sockets: Sequence[Any], tls: Tls, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
@@ -38,7 +38,7 @@ class TlsAcceptor:
         self._protocol = protocol
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: dict[asyncio.Task[bool], socket.socket] = {}
-        """In the order of their begin."""
+        """Tasks of the handshakes in progress, oldest first, with their connections."""
 
     @property
     def handshakes(self) -> int:
@@ -53,14 +53,14 @@ class TlsAcceptor:
         self._accepting = [asyncio.get_running_loop().create_task(self._accept(each)) for each in self._sockets]
 
     def stop(self) -> None:
-        """Accept no more connections, and end the handshakes in progress."""
+        """Accept no more connections, and cancel the handshakes in progress."""
         for task in (*self._accepting, *self._handshakes):
             task.cancel()
         for each in self._sockets:
             each.close()
 
     async def stopped(self) -> None:
-        """Wait until nothing runs any more."""
+        """Wait until all tasks have ended."""
         await asyncio.gather(*self._accepting, *self._handshakes, return_exceptions=True)
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -81,7 +81,7 @@ class TlsAcceptor:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
-        """Close the connection, unless its handshake is complete. The task may have been cancelled before it began."""
+        """Close the connection, unless its handshake is complete. A task may be cancelled before its first step."""
         accepted = self._handshakes.pop(task)
         if task.cancelled() or task.exception() is not None or not task.result():
             with contextlib.suppress(OSError):  # uvloop keeps the connection if a handshake is cancelled
@@ -89,7 +89,7 @@ class TlsAcceptor:
             accepted.close()
 
     async def _shake_hands(self, accepted: socket.socket, address: Any) -> bool:
-        """Return whether the handshake is complete."""
+        """Do the handshake of a connection, and return whether it is complete."""
         context = await self._tls.context()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -102,7 +102,7 @@ class TlsAcceptor:
 
 
 def reason(error: Exception) -> str:
-    """Return why a handshake failed, without the place in OpenSSL's source."""
+    """Return why a handshake failed, without the line of OpenSSL's source code."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.replace("_", " ").lower()
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The ports of a server: bind the listeners, accept their connections, close them."""
+"""Bind the ports of a server's listeners, accept connections on them, and close them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from oncelog.net.server_options import WILDCARD, Listener, wildcard_socket
 
 
 class Ports:
-    """The bound ports. `protocol` returns the protocol of a new connection of a listener."""
+    """The bound ports of a server. `protocol` returns the asyncio protocol of a new connection to a listener."""
 
     def __init__(self, protocol: Callable[[Listener], asyncio.BaseProtocol], backlog: int) -> None:
         self._protocol = protocol
         self._backlog = backlog
         self._bound: list[asyncio.Server] = []
         self._acceptors: list[TlsAcceptor] = []
-        """They accept on listeners with TLS. The event loop accepts on the others."""
+        """One for each listener with TLS. The event loop accepts the connections of the other listeners."""
         self.listeners: dict[str, Listener] = {}
-        """The listeners that are bound, by name, each with its port."""
+        """The bound listeners by name. Each has the number of its port, also if 0 was requested."""
 
     @property
     def handshakes(self) -> int:
@@ -29,7 +29,7 @@ class Ports:
         return sum([each.handshakes for each in self._acceptors])
 
     async def bind(self, listeners: Sequence[Listener]) -> None:
-        """Bind all listeners, or none of them, so that their ports are known. Raises OSError if one cannot be bound."""
+        """Bind all listeners, or none, so that `listeners` has their ports. Raises OSError if one cannot be bound."""
         try:
             for listener in listeners:
                 await self._bind(listener)
@@ -38,7 +38,7 @@ class Ports:
             raise
 
     async def serve(self) -> None:
-        """Accept connections. Raises OSError if another process listens on a port meanwhile."""
+        """Accept connections. Raises OSError if another process has begun to listen on a port since `bind`."""
         try:
             for bound, listener in zip(self._bound, self.listeners.values(), strict=True):
                 if listener.tls is None:
@@ -50,7 +50,7 @@ class Ports:
             raise
 
     def close(self) -> None:
-        """Accept no more connections, and end the TLS handshakes in progress."""
+        """Accept no more connections, and cancel the TLS handshakes in progress."""
         for bound in self._bound:
             bound.close()
         for acceptor in self._acceptors:

@@ -1,6 +1,6 @@
-"""The server's side of the SASL mechanisms: bytes in, bytes out. No I/O.
+"""The server's side of the SASL mechanisms, without I/O.
 
-Each message of the client goes to `answer`, which returns the next message of the server. The login is complete when
+Pass each message of the client to `answer`, which returns the server's next message. The login is complete when
 `user` is set. Sources: RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM); Kafka's `PlainSaslServer`, `ScramSaslServer`.
 """
 
@@ -20,7 +20,7 @@ OTHER_USER = "Authentication failed: Client requested an authorization id that i
 
 
 class RejectedLoginError(Exception):
-    """The login has failed. The message is for the client, and does not say what was wrong with its credentials."""
+    """The login has failed. The message is for the client, so it does not say which credential is wrong."""
 
 
 class ServerExchange(Protocol):
@@ -28,21 +28,21 @@ class ServerExchange(Protocol):
 
     @property
     def user(self) -> str:
-        """The name of the user; empty until the login is complete."""
+        """The name of the user. It is empty until the login is complete."""
 
     def answer(self, message: bytes) -> bytes:
-        """Return the answer to a message of the client. Raises RejectedLoginError."""
+        """Return the response to a message of the client. Raises RejectedLoginError."""
 
 
 class PlainServer:
-    """PLAIN: compare the password with that of the user."""
+    """The mechanism PLAIN: the client sends user name and password, and the server compares the password."""
 
     def __init__(self, users: Mapping[str, Secret]) -> None:
         self._users = users
         self.user = ""
 
     def answer(self, message: bytes) -> bytes:
-        """Return nothing, because there is no further message."""
+        """Check the client's only message. Return an empty response. Raises RejectedLoginError."""
         try:
             parts = message.decode().split("\0")
         except UnicodeDecodeError:
@@ -68,7 +68,7 @@ _KEYS = "salt", "stored_key", "server_key"
 
 
 class ScramCredential(NamedTuple):
-    """What the broker stores of a password for one mechanism: it can check a login, but not make one."""
+    """What the broker stores instead of a password: it can check a login, but a client cannot log in with it."""
 
     salt: bytes
     stored_key: bytes
@@ -79,13 +79,13 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
     def encode(self) -> str:
-        """Return the text that Kafka's ZooKeeper tree has (`ScramCredentialUtils`)."""
+        """Return the credential in the format of Kafka's ZooKeeper nodes (`ScramCredentialUtils`)."""
         texts = [f"{name}={b64encode(getattr(self, name)).decode()}" for name in _KEYS]
         return ",".join([*texts, f"iterations={self.iterations}"])
 
     @classmethod
     def decode(cls, text: str) -> ScramCredential:
-        """Return the credential in a text. Raises ValueError, without a part of the text."""
+        """Parse the text of `encode`. Raises ValueError, whose message contains nothing of the text."""
         fields = {name: value for name, _, value in (part.partition("=") for part in text.split(","))}
         try:
             salt, stored, server = (
@@ -97,14 +97,14 @@ class ScramCredential(NamedTuple):
 
 
 def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
-    """Return what to store of a password. Takes as long as `iterations` says."""
+    """Return the credential to store for a password. The time that this takes grows with `iterations`."""
     return salted_credential(
         mechanism, hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.encode(), salt, iterations), salt, iterations
     )
 
 
 def salted_credential(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Return what to store of a salted password."""
+    """Return the credential to store for a password that is already hashed with its salt."""
     name = SCRAM_HASHES[mechanism]
     stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
     return ScramCredential(salt, stored, hmac.digest(salted, b"Server Key", name), iterations)
@@ -116,10 +116,11 @@ _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[^p][^,]
 
 
 class ScramServer:
-    """SCRAM: client and server prove to each other that they know the password.
+    """The mechanism SCRAM: client and server prove to each other that they know the password.
 
-    `find` returns the credential of a user, or None. A login of an unknown user fails at its end, after the same steps
-    as one with a wrong password: `disguise` is a secret of this broker, from which its salt is made.
+    `find` returns the credential of a user, or None. An unknown user's login has the same steps as one with a wrong
+    password, and fails at the end. The server derives the salt of an unknown user from `disguise`, a secret of this
+    broker.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class ScramServer:
         self.user = ""
 
     def answer(self, message: bytes) -> bytes:
-        """Return the server-first-message, then the server-final-message."""
+        """Return the server-first-message of RFC 5802, then the server-final-message. Raises RejectedLoginError."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
@@ -162,7 +163,7 @@ class ScramServer:
         return self._first.encode()
 
     def _unknown(self, user: str) -> ScramCredential:
-        """Return a credential that no password has."""
+        """Return a credential for an unknown user. No password matches it."""
         salt = hmac.digest(self._disguise, user.encode(), "sha256")[:24]
         key = hmac.digest(self._disguise, b"key" + user.encode(), self._hash)
         return ScramCredential(salt, key, key, MIN_ITERATIONS)

@@ -1,4 +1,4 @@
-"""The name of a client in its certificate, and the user that a listener's rules make of it.
+"""Read the name in a client's certificate, and map it to a user with the rules of a listener.
 
 Source: RFC 2253, and Kafka's `SslPrincipalMapper`.
 """
@@ -14,10 +14,10 @@ _RULE = re.compile(r"(DEFAULT)|RULE:((?:[^/\\]|\\.)*)/((?:[^/\\]|\\.)*)/([LU]?)"
 
 
 def principal_mapper(rules: str) -> Callable[[str], str]:
-    """Return a function from the name in a certificate to the user. Raises ConfigError.
+    """Return a function that maps the name in a certificate to the user. Raises ConfigError.
 
-    The first rule whose pattern matches the whole name applies. Without one, Kafka rejects the client, and so does the
-    function, with ValueError.
+    The first rule whose pattern matches the whole name applies. If no rule matches, the function raises ValueError:
+    Kafka rejects such a client.
     """
     parsed: list[tuple[re.Pattern[str] | None, str, str]] = []
     position, text = 0, rules.strip()
@@ -64,11 +64,14 @@ _SHORT = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-"""The attributes with a short name in RFC 2253. Java prints others by their number, as bytes in hexadecimal."""
+"""The attributes with a short name in RFC 2253. Java prints others as object identifiers, with hexadecimal bytes."""
 
 
 def distinguished_name(subject: tuple[tuple[tuple[str, str], ...], ...]) -> str:
-    """Return the subject of a certificate as Java prints it (RFC 2253): `CN=alice,O=shop`. `subject` is as in `ssl`."""
+    """Return the subject of a certificate as Java prints it (RFC 2253): `CN=alice,O=shop`.
+
+    `subject` has the form of `ssl.SSLSocket.getpeercert()`.
+    """
     return ",".join(
         "+".join(f"{_SHORT.get(key, key)}={_escaped(value)}" for key, value in part) for part in reversed(subject)
     )

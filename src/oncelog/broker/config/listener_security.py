@@ -1,4 +1,4 @@
-"""What a listener requires of its clients: TLS, certificates, logins. From the settings of the broker and its own.
+"""Derive what a listener requires of its clients (TLS, certificates, logins) from the settings.
 
 Source: Kafka's `SslConfigs`, `BrokerSecurityConfigs`, `JaasContext`.
 """
@@ -24,20 +24,20 @@ _USER = "user_"
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """The settings of one listener. `users` has the passwords of PLAIN by user name."""
+    """The security of one listener. `users` has the passwords of PLAIN by user name."""
 
     tls: ServerTlsFiles | None = None
     principal_of: Callable[[str], str] = str
-    """The user of a client, from the distinguished name in its certificate."""
+    """Return the user of a client from the distinguished name in its certificate."""
     mechanisms: tuple[str, ...] = ()
-    """The mechanisms of its login. None: clients do not log in."""
+    """The mechanisms with which clients can log in. If it is empty, clients do not log in."""
     users: Mapping[str, Secret] | None = None
     peer_login: PasswordLogin | None = None
-    """How this broker logs in at others, if they use this listener."""
+    """How this broker logs in to other brokers, if brokers use this listener."""
     check_host: bool = True
-    """Whether the certificates of other brokers must have their host names."""
+    """Whether the certificates of other brokers must contain their host names."""
     identifies: bool = False
-    """Whether each client must log in, or have a certificate."""
+    """Whether each client must log in or have a certificate."""
     max_reauth_ms: int = 0
     max_receive_size: int = 524_288
     failure_delay_ms: int = 100
@@ -46,10 +46,10 @@ class ListenerSecurity:
 def listener_security(
     name: str, protocol: str, values: Mapping[str, Any], jaas: Mapping[str, Secret], *, of_brokers: bool
 ) -> ListenerSecurity:
-    """Return the security of a listener. `of_brokers`: it is the one that brokers use. Raises ConfigError.
+    """Return the security of a listener. Raises ConfigError.
 
-    `values` are the settings of `SecuritySettings` that apply to it, and `jaas` the lines of its login modules by the
-    mechanism in lower case.
+    `values` are the settings of `SecuritySettings` that apply to the listener. `jaas` has the lines of its login
+    modules, by the mechanism in lower case. `of_brokers` says whether brokers use the listener.
     """
     where = f"listener {name}"
     login = protocol.startswith("SASL_")
@@ -157,7 +157,7 @@ def _store(values: Mapping[str, Any], location: str, content: str, password: str
 
 
 def openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a cipher suite of TLS 1.2: `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
+    """Return OpenSSL's name of a TLS 1.2 cipher suite, such as `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
     exchange, found, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if not found:
         return suite

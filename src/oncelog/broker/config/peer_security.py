@@ -1,4 +1,4 @@
-"""How a broker connects to the others: TLS and login of the listener that brokers use."""
+"""Derive how a broker connects to other brokers: with the TLS and login of the listener that brokers use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from oncelog.net.tls_files import ServerTlsFiles
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""The mechanisms of SASL that a broker offers."""
+"""The SASL mechanisms that a broker supports."""
 
 
 def peer_login(
     listener: str, values: Mapping[str, Any], jaas: Mapping[str, Secret], offered: tuple[str, ...]
 ) -> PasswordLogin:
-    """Return the login of this broker at others. Raises ConfigError.
+    """Return how this broker logs in to other brokers. Raises ConfigError.
 
-    User and password are in the line of `sasl.mechanism.inter.broker.protocol`. `offered` are those of the listener.
+    User and password are in the `jaas` line of the mechanism in `sasl.mechanism.inter.broker.protocol`. `offered` has
+    the mechanisms of the listener.
     """
     mechanism = values["sasl_mechanism_inter_broker_protocol"].upper()
     key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
@@ -51,8 +52,8 @@ def peer_security(
 ) -> Security:
     """Load the files, and return how to connect to other brokers. Raises ConfigError.
 
-    `own` are the files of the listener that brokers use, and `check_host` says whether their certificates must have
-    their host names.
+    `own` has the TLS files of the listener that brokers use. `check_host` says whether the brokers' certificates must
+    contain their host names.
     """
     from oncelog.net.security import PLAINTEXT, Security
 

@@ -1,6 +1,6 @@
-"""The broker's settings of TLS and logins, by Kafka's names. `BrokerConfig` has them, too.
+"""The broker's settings for TLS and logins, with Kafka's names. `BrokerConfig` has them, too.
 
-All of them may also be set for one listener, as `listener.name.NAME.KEY`.
+Each one can also be set for one listener only, as `listener.name.NAME.KEY`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NO_SECRET = Secret("")
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings. An empty text or secret is one that is not given."""
+    """The settings. An empty text or secret means that the setting is not set."""
 
     ssl_keystore_location: str = ""
-    """File with the broker's key and certificates, as PEM or PKCS12. It is read again when it changes."""
+    """File with the broker's key and certificates, as PEM or PKCS12. If it changes, the broker reads it again."""
     ssl_keystore_type: StoreType = "JKS"
-    """PEM or PKCS12. The content of the file decides. JKS must be converted."""
+    """PEM or PKCS12. The broker detects the format from the file's content. Convert JKS files first."""
     ssl_keystore_password: Secret = NO_SECRET
     """Password of a PKCS12 file."""
     ssl_keystore_key: Secret = NO_SECRET
@@ -36,12 +36,12 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     ssl_keystore_certificate_chain: Secret = NO_SECRET
     """The broker's certificates themselves, as PEM."""
     ssl_key_password: Secret = NO_SECRET
-    """Password of a private key that is encrypted PEM."""
+    """Password of an encrypted private key in PEM."""
     ssl_truststore_location: str = ""
-    """File with the certificates of the authorities that sign client certificates, as PEM or PKCS12. It is read again
-    when it changes."""
+    """File with the certificates of the authorities that sign client certificates, as PEM or PKCS12. If it changes, the
+    broker reads it again."""
     ssl_truststore_type: StoreType = "JKS"
-    """PEM or PKCS12. The content of the file decides. JKS must be converted."""
+    """PEM or PKCS12. The broker detects the format from the file's content. Convert JKS files first."""
     ssl_truststore_password: Secret = NO_SECRET
     """Password of a PKCS12 file."""
     ssl_truststore_certificates: Secret = NO_SECRET
@@ -52,22 +52,22 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Rules that make the user of a client from the name in its certificate, as `RULE:PATTERN/REPLACEMENT/[LU]`.
     `DEFAULT` is the whole name, such as `CN=alice,O=shop`."""
     ssl_enabled_protocols: Names = "TLSv1.2,TLSv1.3"
-    """The versions of TLS to use."""
+    """The TLS versions that clients may use."""
     ssl_cipher_suites: Names = ""
-    """The cipher suites of TLS 1.2 to use, by their standard names. Default: those of OpenSSL."""
+    """The TLS 1.2 cipher suites that clients may use, by their standard names. Default: those of OpenSSL."""
     ssl_endpoint_identification_algorithm: str = "https"
-    """With `https`, another broker's certificate must have its host name. Empty: it need not."""
+    """With `https`, another broker's certificate must contain that broker's host name. Empty: no check."""
     sasl_enabled_mechanisms: Names = "GSSAPI"
-    """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default is not
+    """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default, GSSAPI, is not
     supported."""
     sasl_mechanism_inter_broker_protocol: str = "GSSAPI"
-    """The mechanism with which brokers log in at each other. Kafka's default is not supported."""
+    """The mechanism with which brokers log in to each other. Kafka's default, GSSAPI, is not supported."""
     sasl_jaas_config: Secret = NO_SECRET
     """The line of a login module, such as `...PlainLoginModule required user_alice="...";`. Set it for a listener and a
     mechanism, as `listener.name.NAME.plain.sasl.jaas.config`."""
     sasl_server_max_receive_size: Int1 = 524_288
-    """Largest request before a login."""
+    """Largest request before a login, in bytes."""
     connections_max_reauth_ms: Long0 = 0
-    """Clients must log in again after this time. 0: they need not."""
+    """Clients must log in again after this time. 0: never."""
     connection_failed_authentication_delay_ms: Int0 = 100
-    """How long the broker waits before it closes the connection of a login that has failed."""
+    """How long the broker waits before it closes the connection after a failed login."""
