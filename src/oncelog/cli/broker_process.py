@@ -54,6 +54,7 @@ def start_broker(launch: Launch, **options: Any) -> subprocess.Popen[bytes]:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as parameters:  # it has died already
         parameters.write(msgspec.json.encode(launch))
+    process.stdin = None  # `communicate` would flush it
     return process
 
 
