@@ -69,10 +69,10 @@ class Login:
         "_expires_at",
         "_logins",
         "_mechanism",
-        "_raw",
         "_session",
         "_user",
         "_whole",
+        "raw",
     )
 
     def __init__(self, logins: Logins, session: Session) -> None:
@@ -80,7 +80,7 @@ class Login:
         self._session = session
         self._mechanism = ""
         self._exchange: ServerExchange | None = None
-        self._raw = False
+        self.raw = False
         """Whether the next frame is a message of the mechanism, without a request header (after SaslHandshake v0)."""
         self._user = ""
         self._expires_at = 0.0
@@ -91,11 +91,6 @@ class Login:
         self._deadline: Any = deadline
         self._end_of_wait = session.on_disconnect(deadline.cancel)
         """The timer would keep a lost connection in memory."""
-
-    @property
-    def raw(self) -> bool:
-        """Whether the next frame has no request header."""
-        return self._raw
 
     def check(self, api_key: int) -> None:
         """Raise BadFrameError, which closes the connection, if a request of this API is not admitted now."""
@@ -121,7 +116,7 @@ class Login:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
         self._mechanism = request.mechanism
         self._exchange = self._logins.exchange(request.mechanism)
-        self._raw = version == 0
+        self.raw = version == 0
         return SaslHandshakeResponse(mechanisms=offered)
 
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
@@ -164,7 +159,7 @@ class Login:
             )
         self._user = user
         self._exchange = None
-        self._raw = False
+        self.raw = False
         lifetime_ms = self._logins.security.max_reauth_ms
         self._expires_at = self._logins.now() + lifetime_ms / 1000 if lifetime_ms else 0.0
         self._session.principal = f"User:{user}"

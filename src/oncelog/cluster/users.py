@@ -31,9 +31,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 USERS = "/config/users"
 
-UserConfigs = Mapping[str, Mapping[str, str]]
-"""The settings of each user, by name."""
-
 _log = logging.getLogger("oncelog.cluster")
 
 

@@ -57,9 +57,7 @@ class PlainServer:
         if expected is None or not same:
             raise RejectedLoginError("Authentication failed: Invalid username or password")
         if other not in ("", user):
-            raise RejectedLoginError(
-                "Authentication failed: Client requested an authorization id that is different from username"
-            )
+            raise RejectedLoginError(OTHER_USER)
         self.user = user
         return b""
 
@@ -115,6 +113,11 @@ _FIRST = re.compile(rf"n,(?:a=({_NAME}))?,((?:m=[^,]*,)?n=({_NAME}),r=([\x21-\x2
 _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[^p][^,]*)*),p=([A-Za-z0-9+/=]+)")
 
 
+def _decoded(name: str) -> str:
+    """Return the name of a user without the escapes of SCRAM."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
 class ScramServer:
     """The mechanism SCRAM: client and server prove to each other that they know the password.
 
@@ -149,11 +152,9 @@ class ScramServer:
             raise RejectedLoginError("Invalid SCRAM client first message")
         if found[2].startswith("m="):
             raise RejectedLoginError("Authentication failed: the client demands an extension that is not supported")
-        user = found[3].replace("=2C", ",").replace("=3D", "=")
-        if found[1] is not None and found[1].replace("=2C", ",").replace("=3D", "=") != user:
-            raise RejectedLoginError(
-                "Authentication failed: Client requested an authorization id that is different from username"
-            )
+        user = _decoded(found[3])
+        if found[1] is not None and _decoded(found[1]) != user:
+            raise RejectedLoginError(OTHER_USER)
         self._claimed = user
         self._credential = self._find(user) or self._unknown(user)
         self._bare = found[2] + ("" if found[5] is None else f",{found[5]}")
