@@ -6,22 +6,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oncelog.broker.config.certificate_names import distinguished_name
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.config.listeners import ListenerConfig
+from oncelog.broker.config.security_sources import load_tls
 from oncelog.broker.logins import FindScram, Logins
 from oncelog.broker.peers import Peers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataDelta
 from oncelog.net.server import Listener, Server
-
-if TYPE_CHECKING:
-    from oncelog.net.security import Tls
-    from oncelog.net.tls_files import Loadable
 
 
 class Network:
@@ -55,7 +51,7 @@ class Network:
         """Return a listener with its certificates. Raises ConfigError if they cannot be loaded."""
         static = self._config.static
         security = static.security.get(config.name, ListenerSecurity())
-        tls = None if security.tls is None else loaded(security.tls, config.name, self._logger)
+        tls = None if security.tls is None else load_tls(security.tls, f"listener {config.name}", self._logger)
         login = bool(security.mechanisms)
         return Listener(
             config.host,
@@ -96,16 +92,6 @@ class Network:
         """Answer the requests in progress, and close all connections. Later requests to other brokers fail."""
         await self._server.close()
         self._peers.close()
-
-
-def loaded(files: Loadable, listener: str, logger: logging.Logger) -> Tls:
-    """Load certificates, which are loaded again when their files change. Raises ConfigError."""
-    from oncelog.net.tls_files import ReloadedTls, TlsFileError
-
-    try:
-        return ReloadedTls(files, logger)
-    except TlsFileError as error:
-        raise ConfigError(f"listener {listener}: {error}") from None
 
 
 def principal(security: ListenerSecurity, certificate: Mapping[str, Any]) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.config.certificate_names import principal_mapper
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.peer_security import MECHANISMS, peer_login
-from oncelog.net.credentials import Secret, parse_jaas
+from oncelog.broker.config.peer_security import peer_login
+from oncelog.broker.config.security_sources import MECHANISMS, jaas_options
+from oncelog.net.credentials import Secret
 
 if TYPE_CHECKING:
     from oncelog.net.security import PasswordLogin
@@ -56,7 +57,7 @@ def listener_security(
     mechanisms = _mechanisms(values["sasl_enabled_mechanisms"], where) if login else ()
     users = None
     if "PLAIN" in mechanisms:
-        users = _plain_users(name, jaas.get("plain"))
+        users = _plain_users(name, jaas)
     return ListenerSecurity(
         tls=_tls(values, where) if protocol.endswith("SSL") else None,
         principal_of=principal_mapper(values["ssl_principal_mapping_rules"]),
@@ -90,14 +91,9 @@ def _mechanisms(text: str, where: str) -> tuple[str, ...]:
     return names
 
 
-def _plain_users(listener: str, line: Secret | None) -> dict[str, Secret]:
-    key = f"listener.name.{listener.lower()}.plain.sasl.jaas.config"
-    if line is None:
-        raise ConfigError(f'PLAIN needs {key}, with user_NAME="PASSWORD" for each user')
-    try:
-        options = parse_jaas(line.value, "PLAIN")
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from None
+def _plain_users(listener: str, jaas: Mapping[str, Secret]) -> dict[str, Secret]:
+    missing = 'PLAIN needs {key}, with user_NAME="PASSWORD" for each user'
+    _, options = jaas_options(listener, "PLAIN", jaas, missing)
     return {name.removeprefix(_USER): Secret(text) for name, text in options.items() if name.startswith(_USER)}
 
 

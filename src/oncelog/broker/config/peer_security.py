@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.net.credentials import Secret, parse_jaas
+from oncelog.broker.config.security_sources import jaas_options, load_tls
+from oncelog.net.credentials import Secret
 
 if TYPE_CHECKING:
     import logging
 
     from oncelog.net.security import PasswordLogin, Security
     from oncelog.net.tls_files import ServerTlsFiles
-
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""The SASL mechanisms that a broker supports."""
 
 
 def peer_login(
@@ -27,19 +25,13 @@ def peer_login(
     the mechanisms of the listener.
     """
     mechanism = values["sasl_mechanism_inter_broker_protocol"].upper()
-    key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     if mechanism not in offered:
         raise ConfigError(
             f"sasl.mechanism.inter.broker.protocol must be one of sasl.enabled.mechanisms ({', '.join(offered)}), not "
             f"{mechanism}"
         )
-    line = jaas.get(mechanism.lower())
-    if line is None:
-        raise ConfigError(f"brokers log in with {mechanism}, so {key} must have their username and password")
-    try:
-        options = parse_jaas(line.value, mechanism)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from None
+    missing = f"brokers log in with {mechanism}, so {{key}} must have their username and password"
+    key, options = jaas_options(listener, mechanism, jaas, missing)
     if not options.get("username") or not options.get("password"):
         raise ConfigError(f"{key} needs username and password, with which this broker logs in at others")
     from oncelog.net.security import PasswordLogin
@@ -61,11 +53,8 @@ def peer_security(
         return PLAINTEXT
     tls = None
     if own is not None:
-        from oncelog.net.tls_files import ReloadedTls, TlsFileError, TlsFiles
+        from oncelog.net.tls_files import TlsFiles
 
         files = TlsFiles(own.trust, own.chain, own.key, check_host, own.versions)
-        try:
-            tls = ReloadedTls(files, logger)
-        except TlsFileError as error:
-            raise ConfigError(f"connections to other brokers: {error}") from None
+        tls = load_tls(files, "connections to other brokers", logger)
     return Security(protocol, tls, login)
