@@ -15,6 +15,7 @@ from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.rebalance import Listeners
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
+from oncelog.protocol.errors import ErrorCode
 
 TP, OTHER = ("t", 0), ("t", 1)
 
@@ -26,10 +27,14 @@ class Coordinator:
         self.group = GroupMetadata("g", 1, "m")
         self.taken: list[tuple[int, dict[Any, int]]] = []
         self.free = asyncio.Event()
+        self.rejected: list[ErrorCode] = []
+        """Errors of the next commits."""
         core.commits._group_metadata = lambda: self.group
 
     async def commit(self, cluster: object, group: GroupMetadata, offsets: dict[Any, int], **_: object) -> None:
         await self.free.wait()
+        if self.rejected:
+            raise errors.error_for(self.rejected.pop(0), f"generation {group.generation_id}")
         self.taken.append((group.generation_id, dict(offsets)))
 
 
@@ -116,6 +121,27 @@ def test_old_offsets_are_not_committed_in_a_new_generation(monkeypatch: pytest.M
         with pytest.raises(errors.GroupError, match="t-0 was revoked"):
             commits[2].result()
         assert (core.subscription.partitions[OTHER].settled, core.subscription.partitions[TP].settled) == (5, None)
+
+    run(monkeypatch, body)
+
+
+def test_commit_during_a_join_is_sent_again_in_the_next_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator has begun the next generation, and the member waits for the answer to SyncGroup."""
+
+    async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
+        joining = True
+        core.commits._joining = lambda: joining
+        coordinator.free.set()
+        coordinator.rejected = [ErrorCode.ILLEGAL_GENERATION]
+        commit = asyncio.create_task(core.commits.commit({TP: 1}))
+        await asyncio.sleep(0.01)
+        assert not commit.done()
+        coordinator.group, joining = GroupMetadata("g", 2, "m"), False
+        await commit
+        assert coordinator.taken == [(2, {TP: 1})]
+        coordinator.rejected = [ErrorCode.ILLEGAL_GENERATION]
+        with pytest.raises(errors.GroupError, match="generation 2"):
+            await core.commits.commit({TP: 2})
 
     run(monkeypatch, body)
 

@@ -64,6 +64,11 @@ class ClassicMember(Member[ClassicMembership]):
         """Whether this member certainly owns its partitions: it is in the group, and no rebalance is in progress."""
         return super().intact and self._joining is None
 
+    @property
+    def joining(self) -> bool:
+        """Whether JoinGroup or SyncGroup is in flight, so that the next generation begins or has begun."""
+        return self._joining is not None and not self._joining.done()
+
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
         """Read these topics, or the topics that match the pattern, from the next join on."""
         self._pattern = pattern
@@ -237,8 +242,7 @@ class ClassicMember(Member[ClassicMembership]):
         membership = self.membership
         while membership.state is MemberState.STABLE or self._joining is not None:
             await asyncio.sleep(self._interval)
-            joining = self._joining is not None and not self._joining.done()
-            if membership.state is not MemberState.STABLE or joining:
+            if membership.state is not MemberState.STABLE or self.joining:
                 if not self._between_requests:
                     continue
             elif self._poll_timer.expired:

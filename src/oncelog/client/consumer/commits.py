@@ -21,7 +21,7 @@ from oncelog.protocol.topics import TopicPartition
 log = logging.getLogger("oncelog.client.consumer")
 
 STALE_MS = 100
-"""How long a commit waits for the next heartbeat, whose response has the new member epoch (KIP-848)."""
+"""How long a commit waits for a newer identity: the next heartbeat has the new member epoch (KIP-848)."""
 
 
 class PendingCommit(NamedTuple):
@@ -35,7 +35,10 @@ class PendingCommit(NamedTuple):
 
 
 class Commits:
-    """Commit the offsets of one consumer, on its loop. `group_metadata` returns its current membership."""
+    """Commit the offsets of one consumer, on its loop.
+
+    `group_metadata` returns its current membership, `joining` whether it joins the next generation.
+    """
 
     def __init__(
         self,
@@ -44,11 +47,13 @@ class Commits:
         options: Mapping[str, Any],
         background: Background,
         group_metadata: Callable[[], GroupMetadata],
+        joining: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
         self._subscription = subscription
         self._background = background
         self._group_metadata = group_metadata
+        self._joining = joining
         self._auto = options["enable_auto_commit"]
         self._interval = options["auto_commit_interval_ms"] / 1000
         self._patience_ms = options["default_api_timeout_ms"] / 4
@@ -201,7 +206,7 @@ class Commits:
                 await offset_calls.commit(self._cluster, group, pending.offsets, timeout_ms=left_ms)
                 return pending
             except errors.GroupError as error:
-                if error.code is not ErrorCode.STALE_MEMBER_EPOCH or self._now() >= limit:
+                if not self._is_outdated(group, error.code) or self._now() >= limit:
                     raise
                 if self._group_metadata() == group:
                     await asyncio.sleep(STALE_MS / 1000)
@@ -214,6 +219,16 @@ class Commits:
                         raise
                     await asyncio.sleep(STALE_MS / 1000)
                 pending = rest
+
+    def _is_outdated(self, group: GroupMetadata, code: ErrorCode) -> bool:
+        """Return whether the coordinator has rejected this identity because the member has a newer one, or soon will.
+
+        A cooperative member commits while it joins. The coordinator begins the next generation with the answer to
+        JoinGroup, and the member has that identity when SyncGroup is answered.
+        """
+        if code is ErrorCode.ILLEGAL_GENERATION:
+            return self._joining() or self._group_metadata() != group
+        return code is ErrorCode.STALE_MEMBER_EPOCH
 
     def _committer(self, pending: PendingCommit) -> GroupMetadata:
         """Return the current member. Raise GroupError if a partition was revoked since the commit was prepared.

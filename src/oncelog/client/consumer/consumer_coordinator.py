@@ -73,6 +73,11 @@ class ConsumerCoordinator:
         self.member = None
         self._subscription.unsubscribe()
 
+    @property
+    def joining(self) -> bool:
+        """Whether the member joins the next generation now."""
+        return self.member is not None and self.member.joining
+
     def group_metadata(self) -> GroupMetadata:
         """Return the identity with which the consumer commits. Raises UsageError without group_id."""
         if self.member is not None:

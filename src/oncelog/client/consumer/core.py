@@ -88,7 +88,14 @@ class ConsumerCore:
             fetches=self.fetches,
             warned=self.metadata_watch.warned,
         )
-        self.commits = Commits(self.cluster, self.subscription, options, self.background, self.group_metadata)
+        self.commits = Commits(
+            self.cluster,
+            self.subscription,
+            options,
+            self.background,
+            self.group_metadata,
+            lambda: self.coordinator.joining,
+        )
         self._rebalancer = Rebalancer(
             self.subscription, self.commits, self.metadata_watch, self._poll_timer, call_listener, self.fetches
         )

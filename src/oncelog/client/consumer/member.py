@@ -99,6 +99,11 @@ class Member(Generic[M]):
         """Whether this member owns its partitions for sure: it is in the group, and no rebalance is in progress."""
         return not self.membership.lost and self._failure is None
 
+    @property
+    def joining(self) -> bool:
+        """Whether this member joins the next generation of a classic group now."""
+        return False
+
     async def leave(self) -> None:
         """Leave the group, so that other members get the partitions at once."""
         await self.stop()
