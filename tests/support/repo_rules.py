@@ -56,6 +56,7 @@ EDGES = {
     "broker/folder_locks.py": frozenset({"os", "time"}),
     "broker/log_lines.py": frozenset({"os", "threading"}),
     "broker/resources.py": frozenset({"time"}),
+    "broker/metrics/process.py": frozenset({"os", "time"}),
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
     **{f"client/{name}.py": WORLD for name in DRIVERS},

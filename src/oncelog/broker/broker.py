@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from oncelog.broker.config.authorizers import parse_super_users
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -46,7 +47,9 @@ from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING, Authorizer
+from oncelog.broker.requests.request_times import RequestTimes
 from oncelog.broker.requests.services import HandlerServices
+from oncelog.broker.resources import steady_s
 from oncelog.broker.storage.all_logs import AllLogs
 from oncelog.broker.storage.disk_failures import DiskFailures
 from oncelog.broker.storage.housekeeping import Housekeeping
@@ -64,6 +67,9 @@ from oncelog.net.pieces import needs_join
 from oncelog.net.server import Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
 from oncelog.net.unsent import Unsent
+
+if TYPE_CHECKING:
+    from oncelog.broker.metrics.endpoint import MetricsEndpoint
 
 
 class Broker:
@@ -99,6 +105,8 @@ class Broker:
         self.failed: asyncio.Future[str]
         """Done when the broker cannot continue. The result is the reason, and the caller must stop the broker."""
         self.store = store
+        self.metrics: MetricsEndpoint | None = None
+        """The server of the metrics, from the start on, if `metrics.port` is set."""
         self._rng = rng or random.SystemRandom()
         stall_ms = config.loop_stall_log_ms
         self._stalls = StallWatch(stall_ms, describe_request) if stall_ms else None
@@ -219,13 +227,41 @@ class Broker:
             unsent=unsent,
             runtime=self._runtime,
         )
-        handler: Handler = Dispatcher(self.services)
+        self.times = RequestTimes()
+        handler: Handler = Dispatcher(self.services, self.times)
         if self._stalls is not None:
             handler = self._stalls.handler(handler)
         self.server = Server(handler, limits, unsent)
         self._network = Network(
             self.server, self.peers, self.config, partial(find_scram, self.metadata), self.log, most_clients
         )
+
+    def _make_metrics(self) -> MetricsEndpoint:
+        """Create the server of the metrics. Its modules are imported only if it is wanted."""
+        from oncelog.broker.metrics.collect import Collector
+        from oncelog.broker.metrics.endpoint import MetricsEndpoint
+        from oncelog.broker.metrics.health import Health
+        from oncelog.broker.metrics.loop_watch import LoopWatch
+        from oncelog.broker.metrics.process import Process
+
+        process = Process()
+        collector = Collector(
+            membership=self.membership,
+            cache=self.metadata,
+            config=self.config,
+            partitions=self.partitions,
+            directories=self.directories,
+            groups=self.groups,
+            transactions=self.transactions,
+            server=self.server,
+            times=self.times,
+            watch=LoopWatch(steady_s, process.thread_cpu_s),
+            process=process,
+            clock=steady_s,
+            now_ms=self.now_ms,
+        )
+        health = Health(self.membership, self.metadata, self.partitions, self._coordinators)
+        return MetricsEndpoint(collector, health, self.log)
 
     def _authorizer(self, config: BrokerConfig) -> Authorizer:
         if not config.authorizer_class_name:
@@ -287,6 +323,10 @@ class Broker:
         self.failed = self.disk_failures.start()
         if self._stalls is not None:
             self._stalls.start()
+        config = self.config.static
+        if config.metrics_port >= 0:
+            self.metrics = self._make_metrics()
+            await self.metrics.start(config.metrics_host, config.metrics_port)
         await self._lifecycle.start(prepare)
 
     async def stop(self, *, together: bool = False) -> None:
@@ -295,5 +335,7 @@ class Broker:
         `together`: all brokers stop. Then hand nothing over, and leave the ISRs as they are for the next start.
         """
         await self._lifecycle.stop(together=together)
+        if self.metrics is not None:
+            await self.metrics.close()
         if self._stalls is not None:
             self._stalls.close()

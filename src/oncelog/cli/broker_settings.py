@@ -97,7 +97,8 @@ def require_own_ports(brokers: Sequence[dict[str, str]]) -> None:
     """Raise UsageError if two brokers would listen on the same port."""
     taken: dict[int, int] = {}
     for number, settings in enumerate(brokers, 1):
-        for port in {listener.port for listener in load(settings).client_listeners} - {0}:
+        config = load(settings)
+        for port in {config.metrics_port, *(listener.port for listener in config.client_listeners)} - {0, -1}:
             other = taken.setdefault(port, number)
             if other != number:
                 raise click.UsageError(
@@ -138,12 +139,15 @@ def of_broker(settings: dict[str, str], number: int) -> dict[str, str]:
     if number == 1:
         return settings
     listeners, advertised = [], []
-    for each in load(settings).client_listeners:
+    config = load(settings)
+    for each in config.client_listeners:
         listeners.append(f"{each.name}://{bracketed(each.host)}:{_next_port(each.port, number)}")
         if each.advertised_host:
             port = _next_port(each.advertised_port, number)
             advertised.append(f"{each.name}://{bracketed(each.advertised_host)}:{port}")
     changed = settings | {"listeners": ",".join(listeners)}
+    if config.metrics_port > 0:
+        changed["metrics.port"] = str(_next_port(config.metrics_port, number))
     return changed | {"advertised.listeners": ",".join(advertised)} if advertised else changed
 
 

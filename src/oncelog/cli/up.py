@@ -55,6 +55,11 @@ MOST_BROKERS = 64
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to. Default: that of --host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on. Default: 9092. 0: any free port.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics. Broker 2 uses the next port, and so on.",
+)
 @click.option("--data", type=click.Path(file_okay=False), help=f"Directory for all data. Default: ./{DEFAULT_DATA}.")
 @click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary directory, and delete it at the end.")
 @click.option(
@@ -79,6 +84,7 @@ def up(
     host: str | None,
     advertise: str | None,
     port: int | None,
+    metrics_port: int | None,
     data: str | None,
     ephemeral: bool,
     topics: tuple[str, ...],
@@ -101,6 +107,8 @@ def up(
         raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
     specs = topic_specs(topics, brokers)
     settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
+    if metrics_port is not None:
+        settings["metrics.port"] = str(metrics_port)
     chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
     each = [of_broker(settings, number) for number in range(1, brokers + 1)]
     require_own_ports(each)

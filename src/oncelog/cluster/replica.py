@@ -14,6 +14,7 @@ from uuid import UUID
 
 from oncelog.cluster.leader import Leadership, check_leader_epoch
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.topic_traffic import TopicTraffic
 from oncelog.cluster.waits import Outcome, Wait, Waits
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.log.validate import ValidBatches
@@ -59,6 +60,7 @@ class Replica:
         "term",
         "topic",
         "topic_id",
+        "traffic",
         "truncating",
     )
 
@@ -71,6 +73,7 @@ class Replica:
         *,
         flush: Flush | None = None,
         later: Callable[[Callable[[], None]], object] | None = None,
+        traffic: TopicTraffic | None = None,
     ) -> None:
         """Create a replica of an open log, without a term.
 
@@ -90,6 +93,8 @@ class Replica:
         self.state_version = -1
         """The version of the newest partition state that this replica has applied. Older ones are ignored."""
         self.bytes_appended = 0
+        self.traffic = traffic or TopicTraffic()
+        """The counters of the topic, which its replicas share."""
         self.offline = False
         """Whether the log directory has failed."""
         self.synced_offset = log.recovery_point
@@ -238,7 +243,10 @@ class Replica:
             validated=validated,
         )
         if not result.duplicate:
-            self.bytes_appended += len(records)
+            size = len(records)
+            self.bytes_appended += size
+            self.traffic.bytes_in += size
+            self.traffic.messages_in += result.last_offset - result.first_offset + 1
             self.appended()
         return result
 

@@ -110,6 +110,13 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     loop_stall_log_ms: Int0 = 0
     """oncelog only: log each request or task that blocks the event loop longer than this. 0 turns it off."""
 
+    # metrics
+    metrics_port: Annotated[int, Meta(ge=-1, le=65535)] = -1
+    """oncelog only: port of the HTTP server with `/metrics` (for Prometheus), `/live` and `/ready`. 0 is any free
+    port, -1 is none."""
+    metrics_host: str = "127.0.0.1"
+    """oncelog only: address of that server. It has neither a login nor TLS."""
+
     # permissions
     authorizer_class_name: str = ""
     """The authorizer, `org.apache.kafka.metadata.authorizer.StandardAuthorizer`, which decides by ACLs. Default: every

@@ -31,6 +31,11 @@ class Coordinators:
         await self._transactions.load()
         await self._groups.shell.terms.load()
 
+    def check_loaded(self) -> None:
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if a coordinator of this broker is not loaded yet."""
+        for terms in self._terms.values():
+            terms.check_loaded()
+
     def term_ended(self, topic: str, partition: int) -> None:
         """Resign the coordinator of a partition that this broker no longer leads."""
         if topic in self._terms:

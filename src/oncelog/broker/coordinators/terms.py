@@ -81,6 +81,11 @@ class CoordinatorTerms(Generic[S]):
             if term.shard is not None:
                 yield partition, term.shard
 
+    def states(self) -> Iterator[str]:
+        """Yield the state of each term, as Kafka's metrics name it: active, loading or failed."""
+        for term in self._terms.values():
+            yield "active" if term.shard is not None else "failed" if term.backoff.failures else "loading"
+
     def check_loaded(self) -> None:
         """Raise COORDINATOR_LOAD_IN_PROGRESS if a partition that this broker leads is not loaded yet.
 

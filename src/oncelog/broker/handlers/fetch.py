@@ -77,12 +77,16 @@ def _forgotten(request: FetchRequest) -> Iterator[Key]:
     return islice(keys, MOST_IN_SESSION + 1)
 
 
-def _response(context: FetchContext, reads: list[PartitionRead]) -> Generator[None, None, FetchResponse]:
+def _response(
+    context: FetchContext, reads: list[PartitionRead], *, follower: bool
+) -> Generator[None, None, FetchResponse]:
     """Build the response, with a pause after each partition."""
     topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
     for read in reads:
         position = read.position
         high_watermark = log_start_offset = -1
+        if read.replica is not None:
+            read.replica.traffic.served(len(read.data), failed=bool(read.error), follower=follower)
         if read.replica is not None and not read.error:
             high_watermark, log_start_offset = read.high_watermark, read.log_start_offset
         has_news = bool(read.data) or read.diverging is not None or read.preferred is not None
@@ -170,7 +174,7 @@ class FetchHandler:
         reads = at_once(self._read_all(request, ctx, context))
         place = self._place(request, context, reads)
         if place is None:
-            return at_once(_response(context, reads))
+            return at_once(_response(context, reads, follower=follower_of(request) is not None))
         return self._wait_then_read(
             request, ctx, context, place, DelayedFetch(request, reads, in_session=context.session is not None)
         )
@@ -206,7 +210,7 @@ class FetchHandler:
         reads = await in_turns(self._read_all(request, ctx, context))
         place = self._place(request, context, reads)
         if place is None:
-            return await in_turns(_response(context, reads))
+            return await self._answer(request, context, reads)
         missing = DelayedFetch(request, reads, in_session=context.session is not None)
         del reads  # the wait may be long
         return await self._wait_then_read(request, ctx, context, place, missing)
@@ -363,7 +367,7 @@ class FetchHandler:
                 continue
             reads = await in_turns(self._read_all(request, ctx, context, again=True))
             if is_enough(reads, request.min_bytes):
-                return await in_turns(_response(context, reads))
+                return await self._answer(request, context, reads)
             missing.read_again(reads)
             del reads
             self._unsent.drop_draft(ctx.session)
@@ -372,7 +376,11 @@ class FetchHandler:
     async def _read_and_answer(
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext
     ) -> FetchResponse:
-        return await in_turns(_response(context, await in_turns(self._read_all(request, ctx, context, again=True))))
+        reads = await in_turns(self._read_all(request, ctx, context, again=True))
+        return await self._answer(request, context, reads)
+
+    async def _answer(self, request: FetchRequest, context: FetchContext, reads: list[PartitionRead]) -> FetchResponse:
+        return await in_turns(_response(context, reads, follower=follower_of(request) is not None))
 
 
 def bind(services: HandlerServices) -> Handler:

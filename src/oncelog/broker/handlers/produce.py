@@ -371,6 +371,7 @@ def _append_one(target: Target, now_ms: int, transaction_version: int, all_repli
         return _refused(target, target.refusal, target.log_start_offset, target.record_errors)
     replica = target.replica
     assert replica is not None
+    replica.traffic.produce_requests += 1
     if not data.records:
         refusal = Refusal(ErrorCode.INVALID_RECORD, "the request has no records for this partition")
         return _refused(target, refusal, replica.log.log_start_offset)
@@ -385,6 +386,7 @@ def _append_one(target: Target, now_ms: int, transaction_version: int, all_repli
             validated=target.validated,
         )
     except ProtocolError as error:
+        replica.traffic.failed_produce_requests += 1
         log_start = -1 if error.code in _WITHOUT_LOG_START else replica.log.log_start_offset
         return _refused(target, Refusal.of(error), log_start, _record_errors(error))
     target.last_offset = result.last_offset

@@ -453,6 +453,7 @@ class _Fetcher:
                 else:
                     replica.appended()  # after an error, the log may have a part of the records
             replica.bytes_appended += len(action.records)
+            replica.traffic.replication_bytes_in += len(action.records)
         committed = log.high_watermark
         log.advance_high_watermark(action.high_watermark)
         log.advance_log_start(min(action.log_start, log.high_watermark))

@@ -34,6 +34,8 @@ class RequestContext:
     session: Session
     """The connection."""
     authorizer: Authorizer = field(default=ALLOW_EVERYTHING, repr=False)
+    began: float = 0.0
+    """When the dispatcher began with the request, by its clock."""
     on_wait: Callable[[list[Message | None]], None] | None = field(default=None, repr=False)
     """Called by the handler of a large Fetch before a long wait, so that the next large Fetch is decoded.
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
@@ -24,7 +25,9 @@ from oncelog.broker.requests.large_messages import (
     has_many_items,
 )
 from oncelog.broker.requests.operations import NotAuthorizedError
+from oncelog.broker.requests.request_times import ApiTimes, RequestTimes
 from oncelog.broker.requests.services import Handler, HandlerServices
+from oncelog.broker.resources import steady_s
 from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
 from oncelog.net.server import BadFrameError, Chunks, Deferred, Session
@@ -62,21 +65,36 @@ def bound_handler(services: HandlerServices, api_key: int) -> Handler:
 class _Route:
     """One API in one version."""
 
-    __slots__ = ("decode", "decode_at_most", "handle")
+    __slots__ = ("decode", "decode_at_most", "handle", "times", "times_of_followers")
 
-    def __init__(self, api_key: int, version: int, handle: Handler) -> None:
+    def __init__(self, api_key: int, version: int, handle: Handler, times: RequestTimes) -> None:
         request, _ = messages(ApiKey(api_key))
         compiled = codec(request, version)
         self.decode: Callable[[memoryview, int], tuple[Message, int]] = compiled.decode
         self.decode_at_most: Callable[[memoryview, int, int], tuple[Message, int]] = compiled.decode_at_most
         self.handle = handle
+        name = "FetchConsumer" if api_key == ApiKey.FETCH else request.__name__.removesuffix("Request")
+        self.times: ApiTimes = times.of(name)
+        self.times_of_followers = times.of("FetchFollower") if api_key == ApiKey.FETCH else None
+
+    def times_of(self, request: Any) -> ApiTimes:
+        """Return where a request is counted. Kafka counts the Fetches of followers apart."""
+        followers = self.times_of_followers
+        if followers is not None and (request.replica_id >= 0 or request.replica_state.replica_id >= 0):
+            return followers
+        return self.times
 
 
 class Dispatcher:
     """The server's frame handler."""
 
-    def __init__(self, services: HandlerServices) -> None:
+    def __init__(
+        self, services: HandlerServices, times: RequestTimes | None = None, clock: Callable[[], float] = steady_s
+    ) -> None:
+        """`times` counts the requests. `clock` returns seconds that only grow."""
         self._services = services
+        self._times = times or RequestTimes()
+        self._clock = clock
         self._workers: Workers = services.runtime.workers
         self._logger: logging.Logger = services.runtime.logger
         self._authorizer = services.authorizer
@@ -90,6 +108,7 @@ class Dispatcher:
         """Answer one frame. Raises BadFrameError if it has no response; the server then closes the connection."""
         if session.login is not None and session.login.raw:
             return [session.login.authenticate_raw(frame)]
+        began = self._clock()
         header, position = _header(frame, session)
         api_key, version = header.api_key, header.api_version
         route = self._routes.get((api_key, version))
@@ -101,10 +120,11 @@ class Dispatcher:
                 if api_key == ApiKey.API_VERSIONS:
                     return self._unsupported_api_versions(header.correlation_id)
                 raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
-            route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key))
+            route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key), self._times)
         context = RequestContext(
             api_key, version, header.correlation_id, header.client_id or "", session, self._authorizer
         )
+        context.began = began
         try:
             # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.
             if len(frame) <= SMALL_FRAME:
@@ -117,10 +137,10 @@ class Dispatcher:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         try:
             response = route.handle(request, context)
-            if response is None:
-                return None
-            if isinstance(response, Message):
-                return self._encode(response, context)
+            if response is None or isinstance(response, Message):
+                chunks = None if response is None else self._encode(response, context)
+                route.times_of(request).answered(began, self._clock())
+                return chunks
         except BadFrameError:
             raise
         except Exception as error:  # noqa: BLE001 - no error may discard the earlier responses of the connection
@@ -197,17 +217,22 @@ class Dispatcher:
     async def _later(
         self, pending: Awaitable[Message | None], request: Message, context: RequestContext
     ) -> Chunks | None:
+        """Answer a request when its response is ready."""
+        waits_from = self._clock()
         try:
-            return await self._encoded([await pending], context)
+            chunks = await self._encoded([await pending], context)
         except BadFrameError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             code = self._failed(error, request, context)
-        if has_many_items(request):
-            answer = await self._workers.compute(error_answer, request, context.api_version, code)
-        else:
-            answer = error_answer(request, context.api_version, code)
-        return await self._encoded([answer], context)
+            if has_many_items(request):
+                answer = await self._workers.compute(error_answer, request, context.api_version, code)
+            else:
+                answer = error_answer(request, context.api_version, code)
+            chunks = await self._encoded([answer], context)
+        times = self._routes[context.api_key, context.api_version].times_of(request)
+        times.answered_late(context.began, waits_from, self._clock())
+        return chunks
 
     async def _encoded(self, response: list[Message | None], context: RequestContext) -> Chunks | None:
         """Encode the only response in a list, in a worker thread if the response has many elements."""

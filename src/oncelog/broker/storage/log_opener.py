@@ -20,6 +20,7 @@ from oncelog.broker.turns import soon
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.topic_traffic import Traffic
 from oncelog.cluster.topics import TopicInfo, topic_id_text
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
@@ -59,6 +60,7 @@ class LogOpener:
         directories: LogDirectories,
         flusher: Flusher,
         unlinker: Unlinker,
+        traffic: Traffic,
         runtime: Runtime,
     ) -> None:
         self._cache = cache
@@ -66,6 +68,7 @@ class LogOpener:
         self._directories = directories
         self._flusher = flusher
         self._unlinker = unlinker
+        self._traffic = traffic
         self._now_ms = runtime.now_ms
         self._logger = runtime.logger
         self._settings = _SharedSettings()
@@ -115,7 +118,9 @@ class LogOpener:
         config = self._settings.of(self._config.current, info.configs)
         if config != log.config:  # settings of the topic or the broker have changed in the meantime
             log.reconfigure(config)
-        return Replica(topic, partition, info.topic_id, log, flush=self._flusher, later=soon), forgotten
+        traffic = self._traffic.of(topic)
+        replica = Replica(topic, partition, info.topic_id, log, flush=self._flusher, later=soon, traffic=traffic)
+        return replica, forgotten
 
     def _is_own_folder(self, log_dir: DataDirectory, topic: TopicInfo, partition: int) -> bool:
         """Return whether the directory holds this topic's log. Set aside the log of a former topic of the same name.

@@ -27,6 +27,7 @@ from oncelog.broker.turns import Yielder, in_turns
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.topic_traffic import Traffic
 from oncelog.cluster.topics import TopicInfo
 from oncelog.log.recovery import LostRecordsError
 from oncelog.log.steps import Steps
@@ -55,7 +56,8 @@ class Partitions:
         self._config = config
         self._directories = directories
         self.flusher, self.unlinker = Flusher(directories, runtime), Unlinker(runtime)
-        self._opener = LogOpener(cache, config, directories, self.flusher, self.unlinker, runtime)
+        self.traffic = Traffic()
+        self._opener = LogOpener(cache, config, directories, self.flusher, self.unlinker, self.traffic, runtime)
         self._workers = runtime.workers
         self._node_id = membership.node_id
         self.roles = Roles(cache, config, membership)
@@ -245,6 +247,7 @@ class Partitions:
         for partition in range(topic.partition_count):
             self._stop_opening((topic.name, partition))
         self.incomplete.forget(topic.name)
+        self.traffic.forget(topic.name)
         return self._deletions.begin(topic)
 
     def _stop_opening(self, key: TopicPartition) -> None:

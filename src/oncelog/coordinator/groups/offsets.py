@@ -33,6 +33,10 @@ class OffsetStore:
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         self._sequence = 0
 
+    def __len__(self) -> int:
+        """Return the number of committed offsets."""
+        return sum(map(len, self._committed.values()))
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> Offsets:

@@ -1,0 +1,180 @@
+"""All metrics of a broker: one table, from which the scrape, the documentation and the Grafana board are made.
+
+The names that begin with `kafka_server`, `kafka_cluster`, `kafka_controller`, `kafka_network` and `kafka_log` are those
+that jmx_exporter makes from Apache Kafka's MBeans. `kafka_brokers` and `kafka_topic_...` are those of kafka_exporter.
+So boards that exist find their series. The names of oncelog's own metrics begin with `oncelog`.
+"""
+
+from __future__ import annotations
+
+from oncelog.broker.metrics.exposition import Kind, Metric, metric
+
+COUNTER, GAUGE = Kind.COUNTER, Kind.GAUGE
+
+# -- traffic: a series for each topic, and one of all topics, without a label ------------------------------------------
+
+_TRAFFIC = "kafka_server_brokertopicmetrics"
+TRAFFIC: dict[str, Metric] = {
+    attribute: metric(f"{_TRAFFIC}_{name}_total", COUNTER, text, "topic")
+    for attribute, name, text in (
+        ("messages_in", "messagesin", "Records that this broker appended as leader."),
+        ("bytes_in", "bytesin", "Bytes of record batches that this broker appended as leader."),
+        ("bytes_out", "bytesout", "Bytes of record batches that consumers were sent."),
+        ("produce_requests", "totalproducerequests", "Appends that clients requested, one for each partition."),
+        ("failed_produce_requests", "failedproducerequests", "Appends of clients that the log rejected."),
+        ("fetch_requests", "totalfetchrequests", "Partitions that consumers' Fetch requests were answered for."),
+        ("failed_fetch_requests", "failedfetchrequests", "Partitions of Fetch requests answered with an error."),
+        ("replication_bytes_in", "replicationbytesin", "Bytes that this broker appended as follower."),
+        ("replication_bytes_out", "replicationbytesout", "Bytes that followers were sent."),
+    )
+}
+
+# -- the broker ------------------------------------------------------------------------------------------------------
+
+_REPLICAS = "kafka_server_replicamanager"
+LEADERS = metric(f"{_REPLICAS}_leadercount", GAUGE, "Partitions that this broker leads.")
+REPLICAS = metric(f"{_REPLICAS}_partitioncount", GAUGE, "Partitions of which this broker has a replica.")
+UNDER_REPLICATED = metric(
+    f"{_REPLICAS}_underreplicatedpartitions", GAUGE, "Partitions that this broker leads and whose ISR lacks a replica."
+)
+UNDER_MIN_ISR = metric(
+    f"{_REPLICAS}_underminisrpartitioncount", GAUGE, "Partitions that this broker leads with fewer ISR than required."
+)
+AT_MIN_ISR = metric(
+    f"{_REPLICAS}_atminisrpartitioncount", GAUGE, "Partitions that this broker leads with just as many ISR as required."
+)
+OFFLINE_REPLICAS = metric(f"{_REPLICAS}_offlinereplicacount", GAUGE, "Replicas of this broker that are offline.")
+LATE_TRANSACTIONS = metric(
+    f"{_REPLICAS}_partitionswithlatetransactionscount",
+    GAUGE,
+    "Partitions of this broker with a transaction that is open for longer than transaction.max.timeout.ms + 5 min.",
+)
+OFFLINE_DIRECTORIES = metric(
+    "kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that have failed."
+)
+CONNECTIONS = metric(
+    "kafka_server_socket_server_metrics_connection_count", GAUGE, "Open connections of clients and brokers.", "listener"
+)
+LOOP_IDLE = metric(
+    "kafka_network_socketserver_networkprocessoravgidle_percent",
+    GAUGE,
+    "Part of the last minute, from 0 to 1, in which the event loop had nothing to do.",
+)
+HANDLER_IDLE = metric(
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+    GAUGE,
+    "The same: network and requests share one event loop.",
+)
+LOOP_DELAY = metric(
+    "oncelog_event_loop_delay_seconds", GAUGE, "Longest delay of a timer of the event loop in the last minute."
+)
+
+# -- partitions ------------------------------------------------------------------------------------------------------
+
+_OF_PARTITION = ("topic", "partition")
+LOG_SIZE = metric("kafka_log_log_size", GAUGE, "Bytes of a replica's segments.", *_OF_PARTITION)
+LOG_START = metric("kafka_log_log_logstartoffset", GAUGE, "Log start offset of a replica.", *_OF_PARTITION)
+LOG_END = metric("kafka_log_log_logendoffset", GAUGE, "Log end offset of a replica.", *_OF_PARTITION)
+PARTITION_UNDER_MIN_ISR = metric(
+    "kafka_cluster_partition_underminisr", GAUGE, "1 if the ISR is smaller than min.insync.replicas.", *_OF_PARTITION
+)
+PARTITION_AT_MIN_ISR = metric(
+    "kafka_cluster_partition_atminisr", GAUGE, "1 if the ISR has just min.insync.replicas.", *_OF_PARTITION
+)
+PARTITION_REPLICAS = metric("kafka_cluster_partition_replicascount", GAUGE, "Number of replicas.", *_OF_PARTITION)
+PARTITION_IN_SYNC = metric(
+    "kafka_cluster_partition_insyncreplicascount", GAUGE, "Number of in-sync replicas.", *_OF_PARTITION
+)
+END = metric("kafka_topic_partition_current_offset", GAUGE, "High watermark, known to the leader.", *_OF_PARTITION)
+START = metric("kafka_topic_partition_oldest_offset", GAUGE, "Log start offset, known to the leader.", *_OF_PARTITION)
+LEADER = metric("kafka_topic_partition_leader", GAUGE, "Id of the leader, -1 if there is none.", *_OF_PARTITION)
+PREFERRED = metric("kafka_topic_partition_leader_is_preferred", GAUGE, "1 if the first replica leads.", *_OF_PARTITION)
+TOPIC_REPLICAS = metric("kafka_topic_partition_replicas", GAUGE, "Number of replicas.", *_OF_PARTITION)
+TOPIC_IN_SYNC = metric("kafka_topic_partition_in_sync_replica", GAUGE, "Number of in-sync replicas.", *_OF_PARTITION)
+TOPIC_UNDER_REPLICATED = metric(
+    "kafka_topic_partition_under_replicated_partition", GAUGE, "1 if a replica is not in sync.", *_OF_PARTITION
+)
+STABLE_DISTANCE = metric(
+    "oncelog_partition_unstable_offsets",
+    GAUGE,
+    "High watermark minus last stable offset, on the leader.",
+    *_OF_PARTITION,
+)
+PRODUCERS = metric("oncelog_partition_producers", GAUGE, "Producer ids that the partition remembers.", *_OF_PARTITION)
+DUPLICATES = metric(
+    "oncelog_duplicate_batches_total",
+    COUNTER,
+    "Batches that the log had already, so that it appended none.",
+    *_OF_PARTITION,
+)
+GAPS = metric(
+    "oncelog_sequence_gaps_total", COUNTER, "Batches rejected because earlier ones are missing.", *_OF_PARTITION
+)
+STALE = metric("oncelog_stale_sequences_total", COUNTER, "Batches rejected because of an old sequence.", *_OF_PARTITION)
+
+# -- the cluster -----------------------------------------------------------------------------------------------------
+
+TOPIC_PARTITIONS = metric("kafka_topic_partitions", GAUGE, "Number of partitions.", "topic")
+BROKERS = metric("kafka_brokers", GAUGE, "Registered brokers.")
+BROKER_INFO = metric("kafka_broker_info", GAUGE, "1 for each registered broker.", "id", "address")
+_CONTROLLER = "kafka_controller_kafkacontroller"
+ACTIVE_CONTROLLER = metric(f"{_CONTROLLER}_activecontrollercount", GAUGE, "1 if this broker is the controller.")
+OFFLINE_PARTITIONS = metric(f"{_CONTROLLER}_offlinepartitionscount", GAUGE, "Partitions without a leader.")
+TOPICS = metric(f"{_CONTROLLER}_globaltopiccount", GAUGE, "Topics.")
+PARTITIONS = metric(f"{_CONTROLLER}_globalpartitioncount", GAUGE, "Partitions.")
+
+# -- requests --------------------------------------------------------------------------------------------------------
+
+_REQUESTS = "kafka_network_requestmetrics"
+REQUESTS = metric(f"{_REQUESTS}_requests_total", COUNTER, "Requests that were handled.", "request")
+TIMES: dict[str, Metric] = {
+    name: metric(f"{_REQUESTS}_{name}", GAUGE, text, "request", "quantile")
+    for name, text in (
+        ("totaltimems", "Milliseconds from the first look at a request to its response, in the last two minutes."),
+        ("localtimems", "The part that the event loop worked before the first wait."),
+        ("remotetimems", "The part that the response waited, for example for followers or records."),
+        ("requestqueuetimems", "0: a request is handled when it is read."),
+        ("responsequeuetimems", "0: a response is written when it is ready."),
+        ("responsesendtimems", "0: the system sends while other requests are handled."),
+    )
+}
+
+# -- coordinators ----------------------------------------------------------------------------------------------------
+
+_GROUPS = "kafka_server_group_coordinator_metrics"
+GROUPS = metric(f"{_GROUPS}_group_count", GAUGE, "Groups that this broker coordinates.", "protocol")
+GROUPS_BY_STATE = metric(f"{_GROUPS}_classic_group_count", GAUGE, "Groups of the classic protocol by state.", "state")
+OFFSETS = metric(f"{_GROUPS}_num_offsets", GAUGE, "Offsets that this broker's groups have committed.")
+GROUP_PARTITIONS = metric(f"{_GROUPS}_num_partitions", GAUGE, "Partitions of __consumer_offsets by state.", "state")
+_TRANSACTIONS = "kafka_server_transaction_coordinator_metrics"
+TRANSACTION_PARTITIONS = metric(
+    f"{_TRANSACTIONS}_num_partitions", GAUGE, "Partitions of __transaction_state by state.", "state"
+)
+TRANSACTIONS = metric(
+    "oncelog_transactions",
+    GAUGE,
+    "Transactional ids that this broker coordinates by state of the transaction.",
+    "state",
+)
+OLDEST_TRANSACTION = metric(
+    "oncelog_oldest_open_transaction_seconds", GAUGE, "Age of the oldest open transaction of this broker, 0 if none."
+)
+
+# -- the process -----------------------------------------------------------------------------------------------------
+
+CPU = metric("process_cpu_seconds_total", COUNTER, "Seconds of user and system time.")
+MEMORY = metric("process_resident_memory_bytes", GAUGE, "Resident memory in bytes.")
+OPEN_FILES = metric("process_open_fds", GAUGE, "Open file descriptors.")
+MOST_FILES = metric("process_max_fds", GAUGE, "File descriptors that may be open.")
+STARTED = metric("process_start_time_seconds", GAUGE, "When the process started, in seconds since 1970.")
+
+
+def catalog() -> list[Metric]:
+    """Return all metrics, in the order of this module."""
+    found: list[Metric] = []
+    for value in globals().values():
+        if isinstance(value, Metric):
+            found.append(value)
+        elif isinstance(value, dict) and value is not globals():
+            found.extend(each for each in value.values() if isinstance(each, Metric))
+    return found

@@ -1,0 +1,267 @@
+"""Collect the metrics of one broker, in parts of a few hundred lines, so that other requests run between them.
+
+Everything is read when somebody asks. The parts are read in different turns of the event loop, so a topic may be
+created or deleted between two of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.terms import CoordinatorTerms
+from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.membership import Membership
+from oncelog.broker.metrics import catalog as names
+from oncelog.broker.metrics.exposition import Metric
+from oncelog.broker.metrics.loop_watch import LoopWatch
+from oncelog.broker.metrics.process import Process
+from oncelog.broker.requests.request_times import QUANTILES, RequestTimes
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.leader import Leadership
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.topics import NO_LEADER, PartitionInfo
+from oncelog.coordinator.transactions.metadata import TransactionState
+from oncelog.net.server import Server
+
+LINES_A_PART = 500
+"""Lines that are made before other requests have their turn, in about a millisecond."""
+LATE_MS = 300_000
+"""A transaction is late if it is open for this time longer than `transaction.max.timeout.ms`, as in Kafka."""
+
+Lines = Iterator[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """What the metrics are read from."""
+
+    membership: Membership
+    cache: MetadataCache
+    config: DynamicConfig
+    partitions: Partitions
+    directories: LogDirectories
+    groups: GroupService
+    transactions: TransactionService
+    server: Server
+    times: RequestTimes
+    watch: LoopWatch
+    process: Process
+    clock: Callable[[], float]
+    """The clock of `times`, in seconds."""
+    now_ms: Callable[[], int]
+
+    def parts(self) -> Iterator[str]:
+        """Yield the whole text in parts."""
+        part: list[str] = []
+        for line in self._lines():
+            part.append(line)
+            if len(part) >= LINES_A_PART:
+                yield "".join(part)
+                part = []
+        yield "".join(part)
+
+    def _lines(self) -> Lines:
+        yield from self._traffic()
+        yield from self._broker()
+        yield from self._requests()
+        yield from self._cluster()
+        yield from self._partitions()
+        yield from self._replicas()
+        yield from self._coordinators()
+        yield from self._process()
+
+    # -- the broker ---------------------------------------------------------------------------------------------------
+
+    def _traffic(self) -> Lines:
+        total = self.partitions.traffic.total()
+        for attribute, metric in names.TRAFFIC.items():
+            yield metric.head()
+            yield metric.sample(getattr(total, attribute), labels=())
+            for topic, traffic in self.partitions.traffic.topics():
+                yield metric.sample(getattr(traffic, attribute), (topic,))
+
+    def _broker(self) -> Lines:
+        late_before = self.now_ms() - self.config.static.transaction_max_timeout_ms - LATE_MS
+        counts = Counter[Metric]()
+        for replica in tuple(self.partitions.opened()):
+            term = replica.term
+            counts[names.LATE_TRANSACTIONS] += _has_late(replica, late_before)
+            if term is not None:
+                counts[names.LEADERS] += 1
+                counts[names.UNDER_REPLICATED] += len(term.isr) < len(term.replicas)
+                counts[names.UNDER_MIN_ISR] += term.under_min_isr
+                counts[names.AT_MIN_ISR] += len(term.isr) == term.min_insync_replicas
+            yield ""
+        for topic in self.cache.image.topics():
+            for index in range(topic.partition_count):
+                if self.partitions.roles.hosts(topic.name, index):
+                    counts[names.REPLICAS] += 1
+                    counts[names.OFFLINE_REPLICAS] += self.partitions.is_offline(topic.name, index)
+                yield ""
+        for metric in _OF_BROKER:
+            yield from _single(metric, counts[metric])
+        yield from _single(names.OFFLINE_DIRECTORIES, sum(not directory.online for directory in self.directories))
+        yield names.CONNECTIONS.head()
+        by_listener = Counter(connection.session.listener.name for connection in self.server.connections)
+        for listener in self.server.listeners:
+            yield names.CONNECTIONS.sample(by_listener[listener], (listener,))
+        yield from _single(names.LOOP_IDLE, self.watch.idle)
+        yield from _single(names.HANDLER_IDLE, self.watch.idle)
+        yield from _single(names.LOOP_DELAY, self.watch.longest_delay_s)
+
+    def _requests(self) -> Lines:
+        now = self.clock()
+        apis = list(self.times.apis())
+        yield names.REQUESTS.head()
+        for name, times in apis:
+            yield names.REQUESTS.sample(times.count, (name,))
+        measured = {name: times.quantiles_ms(now) for name, times in apis}
+        for kind, metric in names.TIMES.items():
+            yield metric.head()
+            for name, found in measured.items():
+                for quantile, value in zip(QUANTILES, found.get(kind, [0.0] * len(QUANTILES)), strict=True):
+                    yield metric.sample(value, (name, str(quantile)))
+
+    def _process(self) -> Lines:
+        for metric, value in self.process.read():
+            yield from _single(metric, value)
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def _cluster(self) -> Lines:
+        image = self.cache.image
+        is_controller = image.controller == self.membership.node_id
+        topics = list(image.topics())
+        yield from _single(names.BROKERS, len(image.brokers))
+        yield names.BROKER_INFO.head()
+        for broker, registered in sorted(image.brokers.items()):
+            endpoint = next(iter(registered.endpoints.values()), None)
+            address = f"{endpoint.host}:{endpoint.port}" if endpoint else ""
+            yield names.BROKER_INFO.sample(1, (str(broker), address))
+        yield from _single(names.ACTIVE_CONTROLLER, int(is_controller))
+        without = sum(info.leader == NO_LEADER for topic in topics for info in topic.partitions)
+        yield from _single(names.OFFLINE_PARTITIONS, without if is_controller else 0)
+        yield from _single(names.TOPICS, len(topics) if is_controller else 0)
+        yield from _single(names.PARTITIONS, sum(topic.partition_count for topic in topics) if is_controller else 0)
+        yield names.TOPIC_PARTITIONS.head()
+        for topic in topics:
+            yield names.TOPIC_PARTITIONS.sample(topic.partition_count, (topic.name,))
+        for metric, value_of in _OF_STATE:
+            yield metric.head()
+            for topic in topics:
+                for index, info in enumerate(topic.partitions):
+                    yield metric.sample(value_of(info), (topic.name, str(index)))
+
+    def _partitions(self) -> Lines:
+        """Yield what the leader of each partition knows."""
+        for metric, value_of in _OF_LEADER:
+            yield metric.head()
+            for replica in tuple(self.partitions.opened()):
+                if replica.term is not None:
+                    yield metric.sample(value_of(replica, replica.term), (replica.topic, str(replica.partition)))
+
+    def _replicas(self) -> Lines:
+        for metric, value_of in _OF_REPLICA:
+            yield metric.head()
+            for replica in tuple(self.partitions.opened()):
+                if not replica.log.closed:
+                    yield metric.sample(value_of(replica), (replica.topic, str(replica.partition)))
+
+    # -- coordinators -------------------------------------------------------------------------------------------------
+
+    def _coordinators(self) -> Lines:
+        states: Counter[str] = Counter()
+        protocols: Counter[str] = Counter()
+        offsets = 0
+        for _, shard in self.groups.shell.terms.shards():
+            offsets += len(shard.offsets)
+            for group in shard.groups.values():
+                listed = group.listed()
+                protocols[group.KIND] += 1
+                states[listed.group_state] += 1
+        yield from _counted(names.GROUPS, protocols)
+        yield from _counted(names.GROUPS_BY_STATE, states)
+        yield from _single(names.OFFSETS, offsets)
+        yield from _counted(names.GROUP_PARTITIONS, _loading(self.groups.shell.terms))
+        ids: Counter[str] = Counter()
+        oldest = now = self.now_ms()
+        for _, coordinator in self.transactions.shell.terms.shards():
+            for transaction in coordinator.transactions.values():
+                ids[transaction.state.text] += 1
+                if transaction.state is TransactionState.ONGOING:
+                    oldest = min(oldest, transaction.start_ms)
+        yield from _counted(names.TRANSACTIONS, ids)
+        yield from _single(names.OLDEST_TRANSACTION, (now - oldest) / 1000)
+        yield from _counted(names.TRANSACTION_PARTITIONS, _loading(self.transactions.shell.terms))
+
+
+def _single(metric: Metric, value: float) -> Lines:
+    yield metric.head()
+    yield metric.sample(value, labels=())
+
+
+def _counted(metric: Metric, counts: Counter[str]) -> Lines:
+    yield metric.head()
+    for label, count in sorted(counts.items()):
+        yield metric.sample(count, (label,))
+
+
+def _loading(terms: CoordinatorTerms[Any]) -> Counter[str]:
+    """Count the terms by the states of Kafka's coordinators."""
+    counts = Counter(dict.fromkeys(("loading", "active", "failed"), 0))
+    counts.update(terms.states())
+    return counts
+
+
+def _has_late(replica: Replica, before_ms: int) -> bool:
+    """Return whether a transaction of the partition has begun before a time."""
+    log = replica.log
+    if log.closed or log.last_stable_offset == log.high_watermark:
+        return False
+    return any(entry.txn_start >= 0 and entry.last_timestamp < before_ms for entry in log.producer_entries.values())
+
+
+_OF_BROKER = (
+    names.LEADERS,
+    names.REPLICAS,
+    names.UNDER_REPLICATED,
+    names.UNDER_MIN_ISR,
+    names.AT_MIN_ISR,
+    names.OFFLINE_REPLICAS,
+    names.LATE_TRANSACTIONS,
+)
+
+_OF_STATE: tuple[tuple[Metric, Callable[[PartitionInfo], int]], ...] = (
+    (names.LEADER, lambda info: info.leader),
+    (names.PREFERRED, lambda info: int(info.leader == info.replicas[0])),
+    (names.TOPIC_REPLICAS, lambda info: len(info.replicas)),
+    (names.TOPIC_IN_SYNC, lambda info: len(info.isr)),
+    (names.TOPIC_UNDER_REPLICATED, lambda info: int(len(info.isr) < len(info.replicas))),
+)
+
+_OF_LEADER: tuple[tuple[Metric, Callable[[Replica, Leadership], int]], ...] = (
+    (names.END, lambda replica, _: replica.log.high_watermark),
+    (names.START, lambda replica, _: replica.log.log_start_offset),
+    (names.STABLE_DISTANCE, lambda replica, _: replica.log.high_watermark - replica.log.last_stable_offset),
+    (names.PARTITION_UNDER_MIN_ISR, lambda _, term: int(term.under_min_isr)),
+    (names.PARTITION_AT_MIN_ISR, lambda _, term: int(len(term.isr) == term.min_insync_replicas)),
+    (names.PARTITION_REPLICAS, lambda _, term: len(term.replicas)),
+    (names.PARTITION_IN_SYNC, lambda _, term: len(term.isr)),
+)
+
+_OF_REPLICA: tuple[tuple[Metric, Callable[[Replica], int]], ...] = (
+    (names.LOG_SIZE, lambda replica: replica.log.size_bytes),
+    (names.LOG_START, lambda replica: replica.log.log_start_offset),
+    (names.LOG_END, lambda replica: replica.log.log_end_offset),
+    (names.PRODUCERS, lambda replica: len(replica.log.producer_entries)),
+    (names.DUPLICATES, lambda replica: replica.log.statistics.duplicate_batches),
+    (names.GAPS, lambda replica: replica.log.statistics.sequence_gaps),
+    (names.STALE, lambda replica: replica.log.statistics.stale_sequences),
+)

@@ -1,0 +1,58 @@
+"""Serve the metrics of one broker, and whether it lives and is ready, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from msgspec import json
+
+from oncelog.broker.metrics.collect import Collector
+from oncelog.broker.metrics.exposition import CONTENT_TYPE
+from oncelog.broker.metrics.health import Health
+from oncelog.net.http import Answer, HttpServer, one_part, plain
+from oncelog.protocol.addresses import bracketed
+
+JSON = "application/json"
+
+
+class MetricsEndpoint:
+    """An HTTP server with `/metrics`, `/live` and `/ready`."""
+
+    def __init__(self, collector: Collector, health: Health, logger: logging.Logger) -> None:
+        self._collector = collector
+        self._health = health
+        self._logger = logger
+        self._server = HttpServer({"/metrics": self._metrics, "/live": self._live, "/ready": self._ready})
+        self.port = 0
+        """The port that is bound, 0 before `start`."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind the address. Port 0 is any free one. Raises OSError."""
+        self._collector.watch.start()
+        self.port = await self._server.listen(host, port)
+        self._logger.info("serving metrics at http://%s:%d/metrics", bracketed(host), self.port)
+
+    async def close(self) -> None:
+        """Answer no more."""
+        self._collector.watch.stop()
+        await self._server.close()
+
+    def _metrics(self) -> Answer:
+        return Answer(200, CONTENT_TYPE, self._parts())
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        """Yield the metrics, and let the loop serve other requests after each part."""
+        for part in self._collector.parts():
+            yield part.encode("utf-8", "replace")
+            await asyncio.sleep(0)
+
+    @staticmethod
+    def _live() -> Answer:
+        return plain(200, "alive\n")
+
+    def _ready(self) -> Answer:
+        missing = self._health.missing()
+        text = json.encode({"ready": not missing, "missing": missing}).decode() + "\n"
+        return Answer(503 if missing else 200, JSON, one_part(text))
