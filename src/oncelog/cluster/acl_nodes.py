@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from oncelog.cluster.acls import Acl
+from oncelog.cluster.acls import UNREADABLE, Acl, Unreadable
 from oncelog.cluster.changes import ChangeLog, cannot_write
 from oncelog.cluster.store import (
+    BadVersionError,
     Create,
     Delete,
     MetadataStore,
@@ -22,6 +23,7 @@ from oncelog.cluster.store import (
     NodeExistsError,
     NoNodeError,
     Operation,
+    Set,
     StoreError,
     read_children,
 )
@@ -34,6 +36,9 @@ MOST_NAMED = 1_000
 _log = logging.getLogger("oncelog.cluster")
 
 
+_VERSION = 1
+
+
 class _AclNode(msgspec.Struct):
     """The numbers are those on the wire."""
 
@@ -44,7 +49,7 @@ class _AclNode(msgspec.Struct):
     host: str
     operation: int
     permission: int
-    version: int = 1
+    version: int = _VERSION
 
 
 def node_name(acl: Acl) -> str:
@@ -52,16 +57,15 @@ def node_name(acl: Acl) -> str:
     return hashlib.sha256(msgspec.json.encode(acl)).hexdigest()[:32]
 
 
-def read_all(store: MetadataStore) -> dict[str, Acl]:
-    """Return all ACLs by the names of their nodes. An ACL that cannot be read is logged and omitted."""
-    found = {name: _decode(name, node) for name, node in read_children(store, ACLS).items()}
-    return {name: acl for name, acl in found.items() if acl is not None}
+def read_all(store: MetadataStore) -> dict[str, Acl | Unreadable]:
+    """Return all ACLs by the names of their nodes. A damaged node is logged."""
+    return {name: _read(name, node) for name, node in read_children(store, ACLS).items()}
 
 
-def read_changed(store: MetadataStore, names: Sequence[str]) -> dict[str, Acl | None]:
+def read_changed(store: MetadataStore, names: Sequence[str]) -> dict[str, Acl | Unreadable | None]:
     """Return the ACLs in these nodes. The value of a node that does not exist is None."""
     nodes = store.get_many([_path(name) for name in names])
-    return {name: None if node is None else _decode(name, node) for name, node in zip(names, nodes, strict=True)}
+    return {name: None if node is None else _read(name, node) for name, node in zip(names, nodes, strict=True)}
 
 
 def touched(paths: Iterable[str]) -> list[str] | None:
@@ -76,29 +80,38 @@ def touched(paths: Iterable[str]) -> list[str] | None:
 
 
 def create(log: ChangeLog, acls: Mapping[str, Acl]) -> None:
-    """Create all these ACLs or none, by the names of their nodes. Existing ones are left. Raises REQUEST_TIMED_OUT."""
-    _write(log, {name: Create(_path(name), _encode(acl)) for name, acl in acls.items()})
+    """Create all these ACLs or none, by the names of their nodes. Existing ones are left, and damaged ones repaired.
+
+    Raises REQUEST_TIMED_OUT.
+    """
+
+    def change(name: str, node: Node | None) -> Operation | None:
+        if node is None:
+            return Create(_path(name), _encode(acls[name]))
+        if _decode(name, node) is UNREADABLE:
+            return Set(_path(name), _encode(acls[name]), node.version)
+        return None
+
+    _write(log, list(acls), change)
 
 
 def delete(log: ChangeLog, names: Iterable[str]) -> None:
     """Delete the ACLs in all these nodes or none. Missing ones are ignored. Raises REQUEST_TIMED_OUT."""
-    _write(log, {name: Delete(_path(name)) for name in names})
+    _write(log, list(names), lambda name, node: None if node is None else Delete(_path(name)))
 
 
-def _write(log: ChangeLog, wanted: Mapping[str, Operation]) -> None:
+def _write(log: ChangeLog, names: Sequence[str], change: Callable[[str, Node | None], Operation | None]) -> None:
+    """Write the changes that `change` returns for these nodes and their present contents."""
     while True:
-        nodes = log.store.get_many([operation.path for operation in wanted.values()])
-        due = [
-            operation
-            for operation, node in zip(wanted.values(), nodes, strict=True)
-            if (node is None) == isinstance(operation, Create)
-        ]
+        nodes = log.store.get_many([_path(name) for name in names])
+        found = [change(name, node) for name, node in zip(names, nodes, strict=True)]
+        due = [operation for operation in found if operation is not None]
         if not due:
             return
         paths = [operation.path for operation in due] if len(due) <= MOST_NAMED else [ACLS]
         try:
             log.write(due, *paths)
-        except (NodeExistsError, NoNodeError) as error:  # another writer has created or deleted one meanwhile
+        except (NodeExistsError, NoNodeError, BadVersionError) as error:  # another writer was faster
             if error.path == ACLS or not log.store.exists(ACLS):
                 raise cannot_write("ACLs", error) from error
         except StoreError as error:
@@ -115,12 +128,23 @@ def _encode(acl: Acl) -> bytes:
     return msgspec.json.encode(_AclNode(*acl))
 
 
-def _decode(name: str, node: Node) -> Acl | None:
+def _read(name: str, node: Node) -> Acl | Unreadable:
+    """Return the ACL in a node, and log if the node is damaged."""
+    acl = _decode(name, node)
+    if acl is UNREADABLE:
+        _log.error(
+            "cannot read the ACL in %s: the node is damaged. Until it is repaired, only super users may do anything. "
+            "To repair it, create the same ACL again, or delete all ACLs and create them again",
+            _path(name),
+        )
+    return acl
+
+
+def _decode(name: str, node: Node) -> Acl | Unreadable:
+    """Return the ACL in a node. The name of the node depends on the whole ACL, so it shows if a value is damaged."""
     try:
         found = msgspec.json.decode(node.data, type=_AclNode)
-    except msgspec.MsgspecError as error:
-        _log.error("cannot read the ACL in %s: %s", _path(name), error)
-        return None
-    return Acl(
-        found.resource, found.name, found.pattern, found.principal, found.host, found.operation, found.permission
-    )
+    except msgspec.MsgspecError:
+        return UNREADABLE
+    acl = Acl(found.resource, found.name, found.pattern, found.principal, found.host, found.operation, found.permission)
+    return acl if found.version == _VERSION and node_name(acl) == name else UNREADABLE

@@ -18,6 +18,10 @@ WILDCARD = "*"
 EVERYONE = "User:*"
 """The principal that selects every principal."""
 
+_ANY = 1
+"""The number on the wire that stands for every resource type, pattern type, operation or permission."""
+_EVERY = ((None, _ANY, None, None), (None, int(PatternType.MATCH), None, None))
+"""Name, pattern type, principal and host of a filter that selects all."""
 _LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
 
 Pattern = tuple[int, int, str]
@@ -39,6 +43,15 @@ class Acl(NamedTuple):
     def key(self) -> Pattern:
         """Return the resource pattern."""
         return self.resource, self.pattern, self.name
+
+
+class Unreadable(Enum):
+    """Stands for an ACL whose node is damaged."""
+
+    UNREADABLE = "unreadable"
+
+
+UNREADABLE = Unreadable.UNREADABLE
 
 
 class AclFilter(NamedTuple):
@@ -66,6 +79,11 @@ class AclFilter(NamedTuple):
         if kind == _LITERAL:
             return name in (self.name, WILDCARD)
         return self.name.startswith(name)
+
+    @property
+    def selects_all(self) -> bool:
+        """Return whether the filter selects every possible ACL."""
+        return self[1:5] in _EVERY and {self.resource, self.operation, self.permission} == {_ANY}
 
     def matches(self, acl: Acl) -> bool:
         """Return whether the filter selects this ACL."""
@@ -127,11 +145,13 @@ def names_of_host(host: str) -> tuple[str, ...]:
 class AclSet:
     """All ACLs at one moment. It never changes.
 
+    If the node of an ACL is damaged, nobody knows what it denied, so each decision is DENIED until it is repaired.
+
     A decision looks up the resource's name, the wildcard, and one prefix for each length that a prefixed ACL has. So
     it does not depend on the number of ACLs.
     """
 
-    __slots__ = ("_by_node", "_lengths", "_owned", "_patterns")
+    __slots__ = ("_by_node", "_lengths", "_owned", "_patterns", "unreadable")
 
     def __init__(self) -> None:
         self._by_node: dict[str, Acl] = {}
@@ -140,6 +160,8 @@ class AclSet:
         """By resource type and principal: the patterns with an entry for the principal."""
         self._lengths: dict[int, dict[int, int]] = {}
         """By resource type: the lengths of prefixes, with the number of prefixed patterns that have it."""
+        self.unreadable: frozenset[str] = frozenset()
+        """The names of the damaged nodes."""
 
     def __len__(self) -> int:
         return len(self._by_node)
@@ -148,7 +170,9 @@ class AclSet:
         return iter(self._by_node.values())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AclSet) and self._by_node == other._by_node
+        if not isinstance(other, AclSet):
+            return False
+        return self._by_node == other._by_node and self.unreadable == other.unreadable
 
     def __hash__(self) -> int:
         return len(self)
@@ -166,7 +190,7 @@ class AclSet:
         key = resource, pattern, name
         return tuple(_acls_of(key, self._patterns.get(key, {})))
 
-    def with_changes(self, changes: Mapping[str, Acl | None]) -> AclSet:
+    def with_changes(self, changes: Mapping[str, Acl | Unreadable | None]) -> AclSet:
         """Return the ACLs after changes, by the names of nodes. The value None removes an ACL."""
         if not changes:
             return self
@@ -177,7 +201,11 @@ class AclSet:
         after._lengths = {resource: dict(lengths) for resource, lengths in self._lengths.items()}
         changed: dict[Pattern, dict[tuple[str, str], tuple[int, int]]] = {}
         owned: dict[tuple[int, str], set[Pattern]] = {}
-        for node, acl in changes.items():
+        after.unreadable = self.unreadable.difference(changes) | {
+            node for node, acl in changes.items() if acl is UNREADABLE
+        }
+        for node, changed_to in changes.items():
+            acl = None if changed_to is UNREADABLE else changed_to
             before = after._by_node.pop(node, None)
             if acl is not None:
                 after._by_node[node] = acl
@@ -218,6 +246,8 @@ class AclSet:
 
     def decide(self, principal: str, host: str, operation: int, resource: int, name: str) -> Decision:
         """Return what the ACLs say about an operation of a principal at a host on the resource of this name."""
+        if self.unreadable:
+            return Decision.DENIED
         patterns = self._patterns
         found = [patterns.get((resource, _LITERAL, name))]
         if name != WILDCARD:
@@ -251,6 +281,8 @@ class AclSet:
         An allowed pattern counts, unless a denied one includes all of it. Implied operations do not count, as in
         Kafka's `authorizeByResourceType`.
         """
+        if self.unreadable:
+            return False
         wanted = _EXACTLY[operation]
         hosts = names_of_host(host)
         allowed: set[Pattern] = set()

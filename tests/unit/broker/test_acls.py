@@ -20,6 +20,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING, CLUSTER
 from oncelog.cluster import acl_nodes
 from oncelog.cluster.acls import Acl
+from oncelog.cluster.store import Create
 from oncelog.net.server import BadFrameError
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
@@ -99,6 +100,47 @@ def test_acls_survive_a_restart(storage: BrokerStorage) -> None:
     async def second(broker: Broker) -> None:
         assert await described(broker) == [("a/b", "User:a"), ("p", "User:a")]
         assert context(broker, "User:a").may(READ, TOPIC, "pre")
+
+    storage.run_broker(first, **SECURED)
+    storage.run_broker(second, **SECURED)
+
+
+def damage(broker: Broker, name: str = "damaged") -> None:
+    """Write a node of an ACL that cannot be read, and log the change."""
+    path = f"{acl_nodes.ACLS}/{name}"
+    broker.loader._log.write([Create(path, b"{")], path)
+
+
+def test_only_super_users_may_do_anything_while_an_acl_is_damaged(
+    storage: BrokerStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def life(broker: Broker) -> None:
+        await create(broker, creation())
+        session = context(broker, "User:a")
+        assert session.may(READ, TOPIC, "t")
+        damage(broker)
+        await broker.loader.refresh()
+        assert not session.may(READ, TOPIC, "t")
+        assert not session.may(READ, TOPIC, "u"), "not even with allow.everyone.if.no.acl.found"
+        assert context(broker).may(READ, TOPIC, "t")
+        assert caplog.text.count("cannot read the ACL in /kafka-acl/damaged: ") == 1
+        await delete(broker, chosen(principal_filter="User:a"))
+        assert not session.may(READ, TOPIC, "u"), "this filter does not select every possible ACL"
+        [found] = await delete(broker, chosen())
+        assert found.matching_acls == []
+        assert session.may(READ, TOPIC, "u")
+
+    storage.run_broker(life, **SECURED, allow_everyone_if_no_acl_found="true")
+
+
+def test_damaged_acl_counts_after_a_restart(storage: BrokerStorage) -> None:
+    async def first(broker: Broker) -> None:
+        await create(broker, creation())
+        damage(broker)
+
+    async def second(broker: Broker) -> None:
+        assert not context(broker, "User:a").may(READ, TOPIC, "t")
+        assert context(broker).may(READ, TOPIC, "t")
 
     storage.run_broker(first, **SECURED)
     storage.run_broker(second, **SECURED)

@@ -7,11 +7,11 @@ import logging
 import pytest
 
 from oncelog.cluster import acl_nodes, features
-from oncelog.cluster.acls import Acl, names_of_host
+from oncelog.cluster.acls import Acl, Decision, names_of_host
 from oncelog.cluster.changes import PATH, ChangeLog
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
-from oncelog.cluster.store import NoNodeError, UnavailableError
+from oncelog.cluster.store import Create, NoNodeError, Set, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.failing_store import FailingStore, Once, fail
@@ -112,13 +112,70 @@ def test_deleted_parent_is_an_error_and_no_loop() -> None:
         acl_nodes.read_all(store)
 
 
-def test_damaged_acl_is_logged_and_omitted(caplog: pytest.LogCaptureFixture) -> None:
+def overwrite(store: MemoryStore, name: str, data: bytes) -> None:
+    path = f"{acl_nodes.ACLS}/{name}"
+    log = ChangeLog(store)
+    log.write([Set(path, data) if store.exists(path) else Create(path, data)], path)
+
+
+def decisions(image: MetadataImage, principal: str = "User:1") -> tuple[Decision, bool]:
+    """Return the decisions about one topic and about some topic."""
+    return image.acls.decide(principal, "10.0.0.1", 3, 2, "t"), image.acls.allows_some(principal, "10.0.0.1", 3, 2)
+
+
+def encoded(each: Acl) -> bytes:
     store = new_store()
-    acl_nodes.create(ChangeLog(store), named(acl(1)))
-    store.create(f"{acl_nodes.ACLS}/damaged", b"{")
+    acl_nodes.create(ChangeLog(store), named(each))
+    return store.get(f"{acl_nodes.ACLS}/{acl_nodes.node_name(each)}").data
+
+
+ONE = acl_nodes.node_name(acl(1))
+DAMAGED = {
+    "no JSON": (ONE, b"{"),
+    "empty": (ONE, b""),
+    "no UTF-8": (ONE, b"\xff\xfe"),
+    "missing field": (ONE, b'{"resource": 2}'),
+    "another ACL": (ONE, encoded(acl(2))),
+    "denial that allows": (ONE, encoded(acl(1)).replace(b'"permission":3', b'"permission":2')),
+    "negative operation": (ONE, encoded(acl(1)).replace(b'"operation":3', b'"operation":-1')),
+    "newer version": (ONE, encoded(acl(1)).replace(b'"version":1', b'"version":2')),
+    "node of another name": ("unknown", encoded(acl(1))),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_node_denies_everything_until_it_is_repaired(damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    name, data = DAMAGED[damage]
+    store = new_store()
+    log = ChangeLog(store)
+    acl_nodes.create(log, named(acl(1)))
+    image = read_image(store)
+    assert decisions(image) == (Decision.ALLOWED, True)
     with caplog.at_level(logging.ERROR):
-        assert acl_nodes.read_all(store) == named(acl(1))
-    assert "cannot read the ACL in /kafka-acl/damaged" in caplog.text
+        overwrite(store, name, data)
+        image = followed(store, image)
+    assert f"cannot read the ACL in /kafka-acl/{name}: " in caplog.text
+    assert decisions(image) == decisions(image, "User:2") == (Decision.DENIED, False)
+    assert image.acls.unreadable == {name}
+    acl_nodes.create(log, named(acl(3)))
+    image = followed(store, image)
+    assert decisions(image) == (Decision.DENIED, False), "another ACL repairs nothing"
+    if name == ONE:
+        acl_nodes.create(log, named(acl(1)))
+    else:
+        acl_nodes.delete(log, [name])
+    image = followed(store, image)
+    assert decisions(image) == (Decision.ALLOWED, True)
+    assert not image.acls.unreadable
+
+
+def test_other_writer_may_repair_a_node_first() -> None:
+    store = FailingStore()
+    new_store(store)
+    overwrite(store, ONE, b"{")
+    store.before = Once(lambda: overwrite(store, ONE, encoded(acl(1))))
+    acl_nodes.create(ChangeLog(store), named(acl(1), acl(2)))
+    assert acl_nodes.read_all(store) == named(acl(1), acl(2))
 
 
 @pytest.mark.parametrize(

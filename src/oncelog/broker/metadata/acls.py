@@ -57,8 +57,8 @@ class AclAdministration:
     async def delete(self, filters: Sequence[AclFilter | Refusal]) -> list[list[Acl] | Refusal]:
         """Delete all ACLs that the filters select, or none. Return them by filter.
 
-        A rejected filter selects none, and is returned. Raises INVALID_REQUEST or POLICY_VIOLATION if there are too
-        many ACLs or filters, and REQUEST_TIMED_OUT.
+        A rejected filter selects none, and is returned. A filter for all ACLs also deletes damaged ones. Raises
+        INVALID_REQUEST or POLICY_VIOLATION if there are too many ACLs or filters, and REQUEST_TIMED_OUT.
         """
         async with self._loader.changing() as log:
             await self._refresh()
@@ -66,6 +66,7 @@ class AclAdministration:
             results: list[list[Acl] | Refusal] = []
             compared = 0
             names: dict[str, Acl] = {}
+            damaged: frozenset[str] = frozenset()
             yielder = Yielder()
             for chosen in filters:
                 await yielder.next()
@@ -78,12 +79,14 @@ class AclAdministration:
                     raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
                 matching = await in_turns(_matching(acls, chosen), KEYS_A_TURN)
                 names.update(await in_turns(_named(matching)))
+                if chosen.selects_all:
+                    damaged |= acls.unreadable
                 results.append(matching)
                 if len(names) > MOST_CHANGES:
                     message = f"Cannot remove more than {MOST_CHANGES} acls in a single delete operation."
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
-            if names:
-                await self._workers.write_store(acl_nodes.delete, log, list(names))
+            if names or damaged:
+                await self._workers.write_store(acl_nodes.delete, log, [*names, *damaged])
         self._log("deleted", names.values())
         return results
 

@@ -13,6 +13,7 @@ from uuid import UUID
 from oncelog.broker.metadata.import_kafka import check_unchanged
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.cluster import kafka_metadata
+from oncelog.cluster.acl_nodes import ACLS
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare, read_image
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
 from oncelog.cluster.store import MetadataStore, NoNodeError
@@ -41,7 +42,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
 
     Raises INCONSISTENT_CLUSTER_ID if the metadata holds no cluster, if a directory belongs to another cluster or
     broker, or if Kafka has run on a directory since its import. Raises KAFKA_STORAGE_ERROR if a directory was never
-    used. Raises OSError.
+    used, or if the node of an ACL is damaged. Raises OSError.
     """
     prepare(store)
     if is_new(store):
@@ -50,6 +51,11 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         )
     own_id = cluster_id(store)
     image = read_image(store)
+    if image.acls.unreadable:
+        damaged = ", ".join(sorted(image.acls.unreadable))
+        raise ProtocolError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"these nodes of ACLs in {ACLS} are damaged: {damaged}; repair them first"
+        )
     directory_ids: dict[TopicPartition, UUID] = {}
     ids = []
     for directory in directories:
