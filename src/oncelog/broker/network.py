@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from oncelog.broker.config.certificate_names import distinguished_name
 from oncelog.broker.config.dynamic import DynamicConfig
@@ -94,6 +93,6 @@ class Network:
         self._peers.close()
 
 
-def principal(security: ListenerSecurity, certificate: Mapping[str, Any]) -> str:
-    """Return the principal of a client with this certificate. Raises ValueError if no rule matches its name."""
-    return f"User:{security.principal_of(distinguished_name(certificate['subject']))}"
+def principal(security: ListenerSecurity, certificate: bytes) -> str:
+    """Return the principal of a client with this certificate (DER). Raises ValueError if no rule matches its name."""
+    return f"User:{security.principal_of(distinguished_name(certificate))}"

@@ -93,7 +93,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         session = self.session
         session.drop = self._drop_later
         if listener.principal_of is not None:
-            certificate = self._transport.get_extra_info("peercert")
+            certificate = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             try:
                 session.principal = listener.principal_of(certificate) if certificate else session.principal
             except ValueError as error:

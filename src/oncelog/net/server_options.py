@@ -34,8 +34,8 @@ class Listener:
     """It is for the other brokers. Its connections replace idle ones of other listeners above `max_connections`."""
     tls: Tls | None = field(default=None, repr=False, compare=False)
     """None without TLS."""
-    principal_of: Callable[[Any], str] | None = field(default=None, repr=False, compare=False)
-    """Return the principal of a client from its certificate, as `ssl` decodes it. None if certificates do not matter.
+    principal_of: Callable[[bytes], str] | None = field(default=None, repr=False, compare=False)
+    """Return the principal of a client from its certificate (DER). None if certificates do not matter.
 
     Raises ValueError to reject the client."""
     begin_login: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)

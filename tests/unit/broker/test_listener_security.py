@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import ssl
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.name import _ASN1Type
+from cryptography.x509.oid import NameOID
 
 from oncelog.broker.config.certificate_names import distinguished_name, principal_mapper
 from oncelog.broker.config.errors import ConfigError
@@ -108,13 +115,66 @@ def test_name_without_a_rule_is_rejected() -> None:
         principal_mapper("RULE:^CN=a$/x/")("CN=b")
 
 
+def subject(*parts: list[x509.NameAttribute[str]]) -> bytes:
+    """Return a certificate (DER) with this subject. Each part has one attribute or several."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.RelativeDistinguishedName(part) for part in parts])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(x509.Name([])).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+
+def named(value: str, kind: x509.ObjectIdentifier = NameOID.COMMON_NAME, **options: Any) -> x509.NameAttribute[str]:
+    return x509.NameAttribute(kind, value, **options)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("alice", "alice"),
+        ("x,CN=admin", r"x\,CN\=admin"),
+        ("a=b#c", r"a\=b\#c"),
+        ('<"+;>', r"\<\"\+\;\>"),
+        ("back\\slash", r"back\\slash"),
+        ("  a  b  ", r"\ \ a  b\ \ "),
+        ("   ", r"\ \ \ "),
+        ("a\0b", r"a\00b"),
+        ("a\nb", "a\nb"),
+        ("\u00fc\u2603", "\u00fc\u2603"),
+    ],
+)
+def test_value_of_a_name_is_escaped_as_in_java(value: str, text: str) -> None:
+    """The expected texts are those of Java 21's `X500Principal.getName`."""
+    assert distinguished_name(subject([named(value)])) == f"CN={text}"
+
+
 def test_distinguished_name_is_as_java_prints_it() -> None:
-    subject: Any = (
-        (("countryName", "DE"),),
-        (("organizationName", 'Shop, "Inc"'),),
-        (("commonName", " alice "), ("organizationalUnitName", "x+y")),
+    parts = (
+        [named("DE", NameOID.COUNTRY_NAME)],
+        [named("Shop", NameOID.ORGANIZATION_NAME)],
+        [named("a", NameOID.ORGANIZATIONAL_UNIT_NAME), named("b")],
+        [named("x", NameOID.USER_ID)],
+        [named("y", NameOID.DOMAIN_COMPONENT)],
     )
-    assert distinguished_name(subject) == r"CN=\ alice\ +OU=x\+y,O=Shop\, \"Inc\",C=DE"
+    assert distinguished_name(subject(*parts)) == "DC=y,UID=x,CN=b+OU=a,O=Shop,C=DE"
+    assert distinguished_name(subject([named("a@b", NameOID.EMAIL_ADDRESS)])) == "1.2.840.113549.1.9.1=#1603614062"
+    universal = named("ab", _type=_ASN1Type.UniversalString)
+    assert distinguished_name(subject([universal])) == "CN=#1c080000006100000062"
+    assert distinguished_name(subject()) == ""
+
+
+def test_damaged_certificate_is_rejected() -> None:
+    whole = subject([named("alice")])
+    for size in range(len(whole)):
+        with pytest.raises(ValueError, match="the certificate is damaged"):
+            distinguished_name(whole[:size])
+
+
+def test_value_of_another_attribute_cannot_be_a_super_user() -> None:
+    mapped = principal_mapper("RULE:^.*CN=(admin)(,.*)?$/$1/,RULE:^CN=([^,]*).*$/$1/")
+    name = distinguished_name(subject([named("x,CN=admin", NameOID.ORGANIZATION_NAME)], [named("mallory")]))
+    assert mapped(name) == "mallory"
 
 
 def test_suites_have_openssl_s_names() -> None:
