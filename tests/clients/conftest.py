@@ -19,6 +19,7 @@ from support.clients.ours import OurClient
 from support.fixtures import (
     apache_kafka,
     guarded,
+    locked,
     module_proxy,
     module_server,
     name,
@@ -35,6 +36,7 @@ from support.servers import Server
 __all__ = [
     "apache_kafka",
     "guarded",
+    "locked",
     "module_proxy",
     "module_server",
     "name",

@@ -13,6 +13,7 @@ import pytest
 from support.apache_kafka import ApacheKafka
 from support.command_line import Tool
 from support.kafka_nodes import ThreeKafkas
+from support.locked_servers import LOCKED, Locked
 from support.permissions import GUARDED, GuardedServer
 from support.proxy import Proxy, redirect
 from support.servers import OncelogCluster, ReplicatedCluster, Server
@@ -53,6 +54,7 @@ def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
         "own_server": "function",
         "start_server": "function",
         "guarded": "module",
+        "locked": "module",
     }
     for fixture, scope in scopes.items():
         if fixture in metafunc.fixturenames:
@@ -126,6 +128,15 @@ def module_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
     """Run a server with ACLs for the tests of one module."""
     made = GUARDED[request.param](tmp_path_factory.mktemp("guarded"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def locked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
+    """Run a server with TLS, logins and ACLs for the tests of one module, with the settings in its `SETTINGS`."""
+    settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
+    made = LOCKED[request.param](tmp_path_factory.mktemp("locked"), settings=settings)
     yield made
     made.stop()
 

@@ -35,6 +35,7 @@ _JAAS = {"plain": _PLAIN, "scram-sha-256": _SCRAM, "scram-sha-512": _SCRAM, "oau
 _OLD = -datetime.timedelta(hours=1)
 _PROTOCOLS = {
     "LOGIN": "SASL_SSL",
+    "OPEN": "SASL_PLAINTEXT",
     "TLS": "SSL",
     "MUTUAL": "SSL",
     "EXPIRED": "SSL",
@@ -47,8 +48,8 @@ class SecuredKafka(GuardedKafka):
     """The broker. The user `alice` may do everything, `bob` only what `grant` allows.
 
     `bootstrap` is a PLAINTEXT listener, for the broker itself and the administrator. `addresses` has the others:
-    LOGIN accepts all mechanisms, MUTUAL requires a client certificate. The certificates of EXPIRED and ELSEWHERE are
-    wrong. PROXIED is PLAINTEXT, and clients reach it through a proxy at `proxied`.
+    LOGIN and OPEN accept all mechanisms, MUTUAL requires a client certificate. The certificates of EXPIRED and
+    ELSEWHERE are wrong. PROXIED is PLAINTEXT, and clients reach it through a proxy at `proxied`.
     """
 
     name = "secured-kafka"
@@ -96,7 +97,11 @@ class SecuredKafka(GuardedKafka):
                 for key, value in (("type", "PEM"), ("location", str(self._stores[name])))
             },
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            **{f"listener.name.login.{name}.sasl.jaas.config": line for name, line in _JAAS.items()},
+            **{
+                f"listener.name.{listener}.{name}.sasl.jaas.config": line
+                for listener in ("login", "open")
+                for name, line in _JAAS.items()
+            },
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{USER};User:CN=client",
         }

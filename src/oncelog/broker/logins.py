@@ -5,6 +5,7 @@ Source: Kafka's `SaslServerAuthenticator`.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +28,19 @@ LOGIN_S = 30.0
 _BEFORE = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _DURING = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
+_log = logging.getLogger("oncelog.broker")
+
 
 def find_scram(cache: MetadataCache, mechanism: str, user: str) -> ScramCredential | None:
     """Return the credential of a user in the newest metadata, or None."""
     text = cache.image.user_configs.get(user, {}).get(mechanism)
-    return None if text is None else ScramCredential.decode(text)
+    if text is None:
+        return None
+    try:
+        return ScramCredential.decode(text)
+    except ValueError:
+        _log.error("the credential of user %r for %s is damaged, so the user cannot log in", user, mechanism)
+        return None
 
 
 class Logins:
@@ -94,18 +103,21 @@ class Login:
 
     def check(self, api_key: int) -> None:
         """Raise BadFrameError, which closes the connection, if a request of this API is not admitted now."""
-        if not self._user:
+        if self._exchange is not None:
+            if api_key not in _DURING:
+                raise BadFrameError(f"a request with API key {api_key} during a login")
+        elif not self._user:
             if api_key not in _BEFORE:
                 raise BadFrameError(f"a request with API key {api_key} before the login")
-        elif self._exchange is not None:
-            if api_key not in _DURING:
-                raise BadFrameError(f"a request with API key {api_key} during a new login")
         elif self._expires_at and api_key not in _DURING and self._logins.now() >= self._expires_at:
             raise BadFrameError(f"the session of {self._session.principal} has expired")
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
-        """Begin a login with the mechanism of the request, or return an error."""
+        """Begin a login with the mechanism of the request, or return an error. A login in progress ends."""
         offered = list(self._logins.security.mechanisms)
+        if self._exchange is not None:
+            self._end()
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
         if self._user and not self._logins.security.max_reauth_ms:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
         if request.mechanism not in offered:
