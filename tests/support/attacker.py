@@ -101,6 +101,12 @@ class Attacker:
         assert not started.error_code, started
         assert not done.error_code, done
 
+    def some(self) -> bytes:
+        """Return the next bytes, or none if the connection is closed."""
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            return self._socket.recv(65536)
+        return b""
+
     def rest(self) -> bytes:
         """Return all bytes until the server closes the connection."""
         found = b""
