@@ -47,7 +47,7 @@ NOT_COMPILED = (
     "net/eager.py",  # `types.coroutine` accepts only generators of the interpreter
     "net/failures.py",  # its errors inherit from OSError
     "net/handshakes.py",  # only accepts connections; tests replace its limits
-    "net/http.py",  # only metrics and health checks
+    "net/http_server.py",  # only metrics and health checks
     "net/ports.py",  # only binds and accepts
     "net/sasl.py",  # only the client uses it
     "net/sasl_server.py",  # only logins

@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 
 from oncelog import Admin, Consumer, Producer
 from oncelog.broker.metrics.catalog import catalog
-from oncelog.net.http import MOST_CONNECTIONS
+from oncelog.net.http_server import MOST_CONNECTIONS
 from support.apache_kafka import held_ports, port_of
 from support.processes import wait_until
 from support.servers import OncelogCluster

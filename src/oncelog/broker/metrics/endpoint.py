@@ -11,7 +11,7 @@ from msgspec import json
 from oncelog.broker.metrics.collect import Collector
 from oncelog.broker.metrics.exposition import CONTENT_TYPE
 from oncelog.broker.metrics.health import Health
-from oncelog.net.http import Answer, HttpServer, one_part, plain
+from oncelog.net.http_server import Answer, HttpServer, one_part, plain
 from oncelog.protocol.addresses import bracketed
 
 JSON = "application/json"
