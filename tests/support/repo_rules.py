@@ -23,7 +23,7 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that do I/O: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("blocking", "calls", "guards", "http", "statistics", "table_kernels", "connections/pool"),
+    *("blocking", "calls", "guards", "statistics", "table_kernels", "connections/pool"),
     *(f"discovery/{name}" for name in ("cluster", "metadata", "retries", "slow_answers")),
     *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "sender_loop", "buffer", "sender")),
@@ -35,7 +35,6 @@ DRIVERS = (
     *(f"consumer/{name}" for name in ("commits", "member", "classic_member", "consumer_member")),
     *("consumer/consumer_coordinator", "consumer/group_waits"),
     *(f"admin/{name}" for name in ("topics", "transactions", "replica_offsets")),
-    *(f"security/{name}" for name in ("stores", "tokens")),
     "serialization/registry",
 )
 """The client's modules that turn its state machines into calls. The other modules decide, without I/O."""

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.security.tokens import Callback, TokenEndpoint, TokenLogin
 from oncelog.net.credentials import Secret
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
+from oncelog.net.tokens import Callback, TokenEndpoint, TokenLogin
 from support.certificates import authority, signed_by
 from support.raw_endpoint import raw_endpoint
 from support.turns import until
@@ -306,7 +306,7 @@ def test_coroutine_that_ignores_its_cancellation_is_called_again() -> None:
 
 
 def test_number_of_calls_that_never_return_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncelog.client.security.tokens.MAX_HUNG", 3)
+    monkeypatch.setattr("oncelog.net.tokens.MAX_HUNG", 3)
     stopped, calls = threading.Event(), []
 
     def provider() -> None:
@@ -383,7 +383,7 @@ class Tokens:
 def aged(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the clock of the logins advance."""
     clock, at = time.monotonic, seconds
-    monkeypatch.setattr("oncelog.client.security.tokens.monotonic", lambda: clock() + at)
+    monkeypatch.setattr("oncelog.net.tokens.monotonic", lambda: clock() + at)
 
 
 async def used(login: TokenLogin) -> str:

@@ -298,7 +298,7 @@ def _login(options: Mapping[str, Any]) -> Login:
 
 
 def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
-    from oncelog.client.security.tokens import Callback, TokenEndpoint, TokenLogin
+    from oncelog.net.tokens import Callback, TokenEndpoint, TokenLogin
 
     extensions = {name.removeprefix("extension_"): text for name, text in jaas.items() if name.startswith("extension_")}
     for pair in (options["sasl_oauthbearer_extensions"] or "").split(","):

@@ -13,9 +13,9 @@ from math import inf
 from typing import Any
 
 from oncelog.client.backoff import Backoff
-from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.errors import ConfigError, RegistryError
 from oncelog.net.credentials import Secret
+from oncelog.net.http import HttpError, JsonClient, basic
 from oncelog.net.sasl import shown
 
 MAX_ANSWER_BYTES = 16 << 20

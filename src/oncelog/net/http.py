@@ -1,6 +1,6 @@
 """Request JSON over HTTP, with limits of time and size for the whole answer. Calls block.
 
-The clients of the token endpoint and of the schema registry use this module.
+The clients of the token endpoint and of the schema registry use this module, and brokers that fetch signing keys.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from oncelog.client.http import HttpError, JsonClient, basic
 from oncelog.net.credentials import Secret
 from oncelog.net.failures import ConnectionLostError, LoginRejectedError
+from oncelog.net.http import HttpError, JsonClient, basic
 from oncelog.net.sasl import Exchange, OAuthBearer, shown
 from oncelog.net.threads import in_thread
 
