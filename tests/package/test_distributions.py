@@ -113,6 +113,22 @@ Producer("localhost:1", security_protocol="SSL", **store).close()
 print("loaded")
 """
 
+OAUTH = """
+import sys
+from oncelog.testing.broker import Broker, BrokerStartError
+
+settings = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": sys.argv[1],
+}
+try:
+    with Broker(settings):
+        print("started")
+except BrokerStartError as error:
+    print(error)
+"""
+
 SPARK = """
 import os, sys
 import oncelog.spark
@@ -195,7 +211,7 @@ def test_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
 
 def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
     extras = set(described(wheel).metadata.get_all("Provides-Extra", []))
-    assert extras == {"arrow", "avro", "pkcs12", "spark"} | {"conformance", "demo", "dev", "docs"}
+    assert extras == {"arrow", "avro", "oauth", "pkcs12", "spark"} | {"conformance", "demo", "dev", "docs"}
 
 
 def test_there_is_one_version(wheel: Path, plain: Installation) -> None:
@@ -238,6 +254,14 @@ def test_pkcs12_brings_stores_with_certificates(tmp_path: Path, wheel: Path) -> 
     issuer = authority()
     store.write_bytes(signed_by(issuer, "client").pkcs12(issuer, "secret"))
     assert Installation(tmp_path / "pkcs12", wheel, "pkcs12").run(PKCS12, str(store)) == "loaded\n"
+
+
+def test_oauth_brings_the_check_of_tokens(tmp_path: Path, wheel: Path, plain: Installation) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text('{"keys": []}')
+    missing = "OAUTHBEARER needs the package joserfc: pip install 'oncelog[oauth]'"
+    assert missing in plain.run(OAUTH, keys.as_uri())
+    assert Installation(tmp_path / "oauth", wheel, "oauth").run(OAUTH, keys.as_uri()) == "started\n"
 
 
 def test_spark_reads_and_writes_a_topic_exactly_once(

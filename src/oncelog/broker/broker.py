@@ -233,7 +233,7 @@ class Broker:
             handler = self._stalls.handler(handler)
         self.server = Server(handler, limits, unsent)
         self._network = Network(
-            self.server, self.peers, self.config, partial(find_scram, self.metadata), self.log, most_clients
+            self.server, self.peers, self.config, partial(find_scram, self.metadata), self._runtime, most_clients
         )
 
     def _make_metrics(self) -> MetricsEndpoint:

@@ -13,6 +13,7 @@ from typing import Any
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.cluster.image import MetadataCache
 from oncelog.net.frames import BadFrameError
+from oncelog.net.oauth_server import OAuthBearerServer, TokenUser
 from oncelog.net.sasl_server import PlainServer, RejectedLoginError, ScramCredential, ScramServer, ServerExchange
 from oncelog.net.session import REJECTED, Session
 from oncelog.protocol.apis import ApiKey
@@ -22,6 +23,7 @@ from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 
 FindScram = Callable[[str, str], ScramCredential | None]
 """Return the credential of a mechanism and a user, or None."""
+CheckToken = Callable[[str], TokenUser | None]
 
 LOGIN_S = 30.0
 """How long a client may take for its login."""
@@ -46,10 +48,21 @@ def find_scram(cache: MetadataCache, mechanism: str, user: str) -> ScramCredenti
 class Logins:
     """The logins of one listener."""
 
-    def __init__(self, security: ListenerSecurity, find_scram: FindScram, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        security: ListenerSecurity,
+        find_scram: FindScram,
+        now: Callable[[], float],
+        now_ms: Callable[[], int],
+        check_token: CheckToken | None = None,
+    ) -> None:
+        """`check_token` returns the user of an OAUTHBEARER token, or None if the token is not valid."""
         self.security = security
         self.now = now
         """A monotonic clock, in seconds."""
+        self.now_ms = now_ms
+        """The wall-clock time."""
+        self._check_token = check_token
         self._find_scram = find_scram
         self._disguise = secrets.token_bytes(32)
 
@@ -61,11 +74,24 @@ class Logins:
         """Return a new exchange of messages for a mechanism of the listener."""
         if mechanism == "PLAIN":
             return PlainServer(self.security.users or {})
+        if mechanism == "OAUTHBEARER":
+            assert self._check_token is not None
+            return OAuthBearerServer(self._check_token)
 
         def find(user: str) -> ScramCredential | None:
             return self._find_scram(mechanism, user)
 
         return ScramServer(mechanism, find, secrets.token_urlsafe(24), self._disguise)
+
+    def lifetime_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
+        """Return how long a new session lasts. None: it does not expire. `expires_ms`: when the credentials expire.
+
+        As in Kafka, 0 means that the session has expired: the clock skew allowed credentials that have just expired.
+        """
+        limits = [limit] if (limit := self.security.session_ms(mechanism)) else []
+        if expires_ms is not None:
+            limits.append(max(0, expires_ms - self.now_ms()))
+        return min(limits, default=None)
 
 
 class Login:
@@ -76,6 +102,7 @@ class Login:
         "_end_of_wait",
         "_exchange",
         "_expires_at",
+        "_lifetime_ms",
         "_logins",
         "_mechanism",
         "_session",
@@ -92,6 +119,7 @@ class Login:
         self.raw = False
         """Whether the next frame is a message of the mechanism, without a request header (after SaslHandshake v0)."""
         self._user = ""
+        self._lifetime_ms: int | None = None
         self._expires_at = 0.0
         """When the session expires, by `Logins.now`. 0: it does not expire."""
         self._whole = session.request_limit
@@ -118,7 +146,7 @@ class Login:
         if self._exchange is not None:
             self._end()
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
-        if self._user and not self._logins.security.max_reauth_ms:
+        if self._user and not self._expires_at:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
         if request.mechanism not in offered:
             self._end()
@@ -142,7 +170,7 @@ class Login:
         except RejectedLoginError as error:
             self._end()
             return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error))
-        lifetime_ms = self._logins.security.max_reauth_ms if self._exchange is None else 0
+        lifetime_ms = (self._lifetime_ms or 0) if self._exchange is None else 0
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     def authenticate_raw(self, frame: memoryview) -> bytes:
@@ -161,10 +189,10 @@ class Login:
         assert exchange is not None
         answer = exchange.answer(message)
         if exchange.user:
-            self._complete(exchange.user)
+            self._complete(exchange.user, exchange.expires_ms)
         return answer
 
-    def _complete(self, user: str) -> None:
+    def _complete(self, user: str, expires_ms: int | None) -> None:
         if self._user and user != self._user:
             raise RejectedLoginError(
                 f"Cannot change principals during re-authentication from User.{self._user} to User.{user}"
@@ -172,8 +200,8 @@ class Login:
         self._user = user
         self._exchange = None
         self.raw = False
-        lifetime_ms = self._logins.security.max_reauth_ms
-        self._expires_at = self._logins.now() + lifetime_ms / 1000 if lifetime_ms else 0.0
+        self._lifetime_ms = self._logins.lifetime_ms(self._mechanism, expires_ms)
+        self._expires_at = 0.0 if self._lifetime_ms is None else self._logins.now() + self._lifetime_ms / 1000
         self._session.principal = f"User:{user}"
         self._session.request_limit = self._whole
         if self._deadline is not None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from oncelog.broker.config.certificate_names import distinguished_name
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.config.security_sources import load_tls
-from oncelog.broker.logins import FindScram, Logins
+from oncelog.broker.logins import CheckToken, FindScram, Logins
 from oncelog.broker.peers import Peers
+from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataDelta
 from oncelog.net.server import Listener, Server
@@ -28,12 +29,13 @@ class Network:
         peers: Peers,
         config: DynamicConfig,
         find_scram: FindScram,
-        logger: logging.Logger,
+        runtime: Runtime,
         most_clients: int,
     ) -> None:
         """`most_clients` bounds `max.connections`."""
+        self._runtime = runtime
         self._find_scram = find_scram
-        self._logger = logger
+        self._logger = runtime.logger
         self._server = server
         self._peers = peers
         self._config = config
@@ -43,15 +45,28 @@ class Network:
         """Bind all listeners. Return the address of each for its clients, by the name of the listener."""
         self._limit_connections()
         config = self._config.static
-        await self._server.bind([self._listener(each) for each in config.client_listeners])
+        checks = {each.name: await self._token_check(each.name) for each in config.client_listeners}
+        await self._server.bind([self._listener(each, checks[each.name]) for each in config.client_listeners])
         return {each.name: self.endpoint(each.name) for each in config.client_listeners}
 
-    def _listener(self, config: ListenerConfig) -> Listener:
+    async def _token_check(self, listener: str) -> CheckToken | None:
+        """Return the check of a listener's tokens, or None if it has none. Raises ConfigError."""
+        security = self._config.static.security.get(listener)
+        if security is None or security.tokens is None:
+            return None
+        try:
+            from oncelog.broker.oauth.token_check import token_check
+        except ModuleNotFoundError:
+            raise ConfigError("OAUTHBEARER needs the package joserfc: pip install 'oncelog[oauth]'") from None
+        return await token_check(f"listener {listener}", security.tokens, self._server.loop.time, self._runtime)
+
+    def _listener(self, config: ListenerConfig, check_token: CheckToken | None) -> Listener:
         """Return a listener with its certificates. Raises ConfigError if they cannot be loaded."""
         static = self._config.static
         security = static.security.get(config.name, ListenerSecurity())
         tls = None if security.tls is None else load_tls(security.tls, f"listener {config.name}", self._logger)
         login = bool(security.mechanisms)
+        logins = Logins(security, self._find_scram, self._server.loop.time, self._runtime.now_ms, check_token)
         return Listener(
             config.host,
             config.port,
@@ -60,7 +75,7 @@ class Network:
             protected=config.name == static.inter_broker_listener_name,
             tls=tls,
             principal_of=None if tls is None or login else partial(principal, security),
-            begin_login=Logins(security, self._find_scram, self._server.loop.time).begin if login else None,
+            begin_login=logins.begin if login else None,
         )
 
     @property

@@ -30,12 +30,18 @@ class ServerExchange(Protocol):
     def user(self) -> str:
         """The name of the user. It is empty until the login is complete."""
 
+    @property
+    def expires_ms(self) -> int | None:
+        """When the credentials expire, in ms since 1970, or None if they do not."""
+
     def answer(self, message: bytes) -> bytes:
         """Return the response to a message of the client. Raises RejectedLoginError."""
 
 
 class PlainServer:
     """The mechanism PLAIN: the client sends user name and password, and the server compares the password."""
+
+    expires_ms = None
 
     def __init__(self, users: Mapping[str, Secret]) -> None:
         self._users = users
@@ -125,6 +131,8 @@ class ScramServer:
     password, and fails at the end. The server derives the salt of an unknown user from `disguise`, a secret of this
     broker.
     """
+
+    expires_ms = None
 
     def __init__(
         self, mechanism: str, find: Callable[[str], ScramCredential | None], nonce: str, disguise: bytes

@@ -104,7 +104,7 @@ def test_defaults_without_settings() -> None:
             "listener.security.protocol.map",
             "PLAINTEXT:SASL_SSL",
             "listener PLAINTEXT: sasl.enabled.mechanisms has GSSAPI, which is Kafka's default, but Kerberos is not "
-            "supported; set it to some of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+            "supported; set it to some of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
         ),
     ],
 )

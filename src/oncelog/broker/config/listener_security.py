@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.config.certificate_names import principal_mapper
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.peer_security import peer_login
 from oncelog.broker.config.security_sources import MECHANISMS, jaas_options
+from oncelog.broker.config.token_settings import TokenSettings, check_callback_handler, token_settings
 from oncelog.net.credentials import Secret
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class ListenerSecurity:
     mechanisms: tuple[str, ...] = ()
     """The mechanisms with which clients can log in. If it is empty, clients do not log in."""
     users: Mapping[str, Secret] | None = None
+    tokens: TokenSettings | None = None
+    """How tokens are checked, if clients can log in with OAUTHBEARER."""
     peer_login: PasswordLogin | None = None
     """How this broker logs in to other brokers, if brokers use this listener."""
     check_host: bool = True
@@ -40,17 +43,30 @@ class ListenerSecurity:
     identifies: bool = False
     """Whether each client must log in or have a certificate."""
     max_reauth_ms: int = 0
+    max_reauth_of: Mapping[str, int] = field(default_factory=dict)
+    """`max_reauth_ms` of the mechanisms with a value of their own."""
     max_receive_size: int = 524_288
     failure_delay_ms: int = 100
 
+    def session_ms(self, mechanism: str) -> int:
+        """Return how long a session lasts after a login with this mechanism; 0 if it does not expire."""
+        return self.max_reauth_of.get(mechanism, self.max_reauth_ms)
+
 
 def listener_security(
-    name: str, protocol: str, values: Mapping[str, Any], jaas: Mapping[str, Secret], *, of_brokers: bool
+    name: str,
+    protocol: str,
+    values: Mapping[str, Any],
+    jaas: Mapping[str, Secret],
+    of_mechanisms: Mapping[str, Mapping[str, Any]],
+    *,
+    of_brokers: bool,
 ) -> ListenerSecurity:
     """Return the security of a listener. Raises ConfigError.
 
-    `values` are the settings of `SecuritySettings` that apply to the listener. `jaas` has the lines of its login
-    modules, by the mechanism in lower case. `of_brokers` says whether brokers use the listener.
+    `values` are the settings of `SecuritySettings` that apply to the listener. `of_mechanisms` has the same for
+    mechanisms with settings of their own, and `jaas` the lines of login modules, both by the mechanism in lower case.
+    `of_brokers` says whether brokers use the listener.
     """
     where = f"listener {name}"
     login = protocol.startswith("SASL_")
@@ -58,15 +74,20 @@ def listener_security(
     users = None
     if "PLAIN" in mechanisms:
         users = _plain_users(name, jaas)
+    for mechanism in set(mechanisms) - {"OAUTHBEARER"}:
+        own = of_mechanisms.get(mechanism.lower(), {})
+        check_callback_handler(where, mechanism, own.get("sasl_server_callback_handler_class", ""))
     return ListenerSecurity(
         tls=_tls(values, where) if protocol.endswith("SSL") else None,
         principal_of=principal_mapper(values["ssl_principal_mapping_rules"]),
         mechanisms=mechanisms,
         identifies=login or (protocol == "SSL" and values["ssl_client_auth"] == "required"),
         users=users,
+        tokens=_tokens(name, of_mechanisms.get("oauthbearer", values), jaas) if "OAUTHBEARER" in mechanisms else None,
         peer_login=peer_login(name, values, jaas, mechanisms) if login and of_brokers else None,
         check_host=bool(values["ssl_endpoint_identification_algorithm"]),
         max_reauth_ms=values["connections_max_reauth_ms"],
+        max_reauth_of={name.upper(): own["connections_max_reauth_ms"] for name, own in of_mechanisms.items()},
         max_receive_size=values["sasl_server_max_receive_size"],
         failure_delay_ms=values["connection_failed_authentication_delay_ms"],
     )
@@ -95,6 +116,13 @@ def _plain_users(listener: str, jaas: Mapping[str, Secret]) -> dict[str, Secret]
     missing = 'PLAIN needs {key}, with user_NAME="PASSWORD" for each user'
     _, options = jaas_options(listener, "PLAIN", jaas, missing)
     return {name.removeprefix(_USER): Secret(text) for name, text in options.items() if name.startswith(_USER)}
+
+
+def _tokens(listener: str, values: Mapping[str, Any], jaas: Mapping[str, Secret]) -> TokenSettings:
+    options: Mapping[str, str] = {}
+    if "oauthbearer" in jaas:  # Kafka requires the line, which needs no options
+        _, options = jaas_options(listener, "OAUTHBEARER", jaas, "")
+    return token_settings(f"listener {listener}", values, options)
 
 
 # -- certificates ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from oncelog.net.credentials import Secret
 
 Int0 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Int1 = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Long1 = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Long0 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 StoreType = Annotated[str, Meta(pattern="^(JKS|PKCS12|PEM)$")]
 ClientAuth = Annotated[str, Meta(pattern="^(none|requested|required)$")]
@@ -58,13 +59,37 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     ssl_endpoint_identification_algorithm: str = "https"
     """With `https`, another broker's certificate must contain that broker's host name. Empty: no check."""
     sasl_enabled_mechanisms: Names = "GSSAPI"
-    """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default, GSSAPI, is not
-    supported."""
+    """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default,
+    GSSAPI, is not supported."""
     sasl_mechanism_inter_broker_protocol: str = "GSSAPI"
     """The mechanism with which brokers log in to each other. Kafka's default, GSSAPI, is not supported."""
     sasl_jaas_config: Secret = NO_SECRET
     """The line of a login module, such as `...PlainLoginModule required user_alice="...";`. Set it for a listener and a
     mechanism, as `listener.name.NAME.plain.sasl.jaas.config`."""
+    sasl_server_callback_handler_class: str = ""
+    """The class that checks logins, such as
+    `org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler`. Other Java classes are
+    refused."""
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    """Where the identity provider has its public keys: an https, http or file URL. OAUTHBEARER needs it."""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Long1 = 3_600_000
+    """Time between two requests for the keys. A file is read each second."""
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Long0 = 100
+    """Pause after the first failed request for the keys. It doubles with each failure."""
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Long0 = 10_000
+    """Longest pause after failed requests for the keys."""
+    sasl_oauthbearer_expected_issuer: str = ""
+    """The issuer (`iss`) that a token must have. Default: any."""
+    sasl_oauthbearer_expected_audience: Names = ""
+    """Audiences (`aud`), of which a token must have one. Default: tokens must have no audience."""
+    sasl_oauthbearer_clock_skew_seconds: Int0 = 30
+    """How much the clocks of broker and identity provider may differ."""
+    sasl_oauthbearer_scope_claim_name: str = "scope"
+    """The claim of a token with its scope, whose form is checked."""
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    """The claim of a token with the user's name."""
+    sasl_oauthbearer_jwt_validator_class: str = "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator"
+    """The class that checks tokens: this one, or `BrokerJwtValidator`, which does the same. Others are refused."""
     sasl_server_max_receive_size: Int1 = 524_288
     """Largest request before a login, in bytes."""
     connections_max_reauth_ms: Long0 = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oncelog.net.security import Tls
     from oncelog.net.tls_files import Loadable
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The SASL mechanisms that a broker supports."""
 
 

@@ -19,6 +19,7 @@ from msgspec import Meta
 from oncelog.broker.config.authorizers import check_authorizer
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.listener_keys import JAAS, listener_key
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
 from oncelog.broker.config.listeners import DEFAULT_LISTENERS, PROTOCOLS, ListenerConfig, parse_listeners
 from oncelog.broker.config.security_settings import SecuritySettings
@@ -336,9 +337,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     for name, text in settings.items():
         if name in table:
             values[table[name].attribute] = check_value(name, text, table[name])
-        if name in UNUSED or not (
-            name in table or name in _SCALED or _OF_LISTENER.fullmatch(name) or _JAAS.fullmatch(name)
-        ):
+        if name in UNUSED or not (name in table or name in _SCALED or listener_key(name) is not None):
             warnings.append(_warning(name, table))
     for name, (first, factor) in _SCALED.items():
         if name in settings and table[first].attribute not in values:
@@ -365,21 +364,17 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     return BrokerConfig(**values, given=given, warnings=tuple(warnings))
 
 
-_OF_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(.+)")
-_JAAS = re.compile(r"(?:listener\.name\.([^.]+)\.)?([a-z0-9-]+)\.sasl\.jaas\.config")
-
-
 def _of_login(name: str) -> bool:
     """Return whether it is a setting of one listener, or the line of a login module."""
-    found = _OF_LISTENER.fullmatch(name)
-    return _JAAS.fullmatch(name) is not None or (found is not None and found[2] in keys())
+    found = listener_key(name)
+    return found is not None and (found.key == JAAS or found.key in keys())
 
 
 def is_secret(name: str, table: Mapping[str, Key]) -> bool:
     """Return whether the value of a setting must not be shown."""
-    found = _OF_LISTENER.fullmatch(name)
-    key = table.get(found[2] if found else name)
-    return name.endswith("sasl.jaas.config") or (key is not None and key.type is Secret)
+    found = listener_key(name)
+    key = table.get(found.key if found else name)
+    return name.endswith(JAAS) or (key is not None and key.type is Secret)
 
 
 def _security(
@@ -387,20 +382,23 @@ def _security(
 ) -> ListenerSecurity:
     """Return what a listener requires: its own settings (`listener.name.NAME.KEY`), then those of the broker."""
     own: dict[str, Any] = {}
+    of_mechanisms: dict[str, dict[str, Any]] = {}
     jaas: dict[str, Secret] = {}
     for name, text in settings.items():
-        found = _OF_LISTENER.fullmatch(name)
-        login = _JAAS.fullmatch(name)
-        if login is not None and login[1] in (None, listener.name.lower()):
-            if login[1] is not None or login[2] not in jaas:
-                jaas[login[2]] = Secret(text)
-        elif found is not None and found[1] == listener.name.lower() and found[2] in table:
-            own[table[found[2]].attribute] = check_value(name, text, table[found[2]])
+        found = listener_key(name)
+        if found is None or found.listener not in (None, listener.name.lower()):
+            continue
+        if found.mechanism is not None and found.key == JAAS:
+            if found.listener is not None or found.mechanism not in jaas:
+                jaas[found.mechanism] = Secret(text)
+        elif found.key in table:
+            layer = own if found.mechanism is None else of_mechanisms.setdefault(found.mechanism, {})
+            layer[table[found.key].attribute] = check_value(name, text, table[found.key])
     defaults = {field.name: field.default for field in msgspec.structs.fields(SecuritySettings)}
     of_brokers = listener.name == values.get("inter_broker_listener_name")
-    return listener_security(
-        listener.name, listener.protocol, {**defaults, **values, **own}, jaas, of_brokers=of_brokers
-    )
+    merged = {**defaults, **values, **own}
+    layers = {mechanism: {**merged, **layer} for mechanism, layer in of_mechanisms.items()}
+    return listener_security(listener.name, listener.protocol, merged, jaas, layers, of_brokers=of_brokers)
 
 
 def _check_inter_broker_listener(values: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Logins with tokens of an identity provider (OAUTHBEARER)."""
