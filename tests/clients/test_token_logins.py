@@ -17,10 +17,11 @@ import kafka
 import kafka.net.sasl.oauth
 import pytest
 
-from oncelog import Consumer, Producer, errors
+from oncelog import Admin, Consumer, Producer, errors
 from support.apache_kafka import SHORT_LIVED, java, properties
 from support.identity_provider import IdentityProvider, claims, key, signed
-from support.token_servers import MODULE, SERVERS, TokenServer
+from support.servers import OncelogCluster
+from support.token_servers import MODULE, SERVERS, TokenServer, token_settings
 
 RSA, FOREIGN = key("RSA", "rsa"), key("RSA", "foreign")
 NAMES = os.environ.get("ONCELOG_TEST_SERVERS", "oncelog").split(",")
@@ -196,6 +197,38 @@ def test_our_client_shows_why_a_foreign_token_is_rejected(guarded_by_tokens: Tok
         pytest.raises(errors.KafkaError, match="invalid_token"),
     ):
         producer.send("t", b"x").result()
+
+
+def test_three_brokers_log_in_at_each_other_again_and_again(
+    provider: IdentityProvider, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider, "life_s", LIFE_S)
+    before = len(provider.issued)
+    settings = {
+        **token_settings(provider.keys_url),
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
+        "sasl.oauthbearer.client.credentials.client.id": provider.client_id,
+        "sasl.oauthbearer.client.credentials.client.secret": provider.client_secret,
+    }
+    cluster = OncelogCluster(tmp_path, settings=settings, arguments=("--brokers", "3"))
+    try:
+        with Admin(cluster.bootstrap, **ours(provider)) as admin:
+            admin.create_topics(name, 3, 3, {"min.insync.replicas": "3"})
+        ends = time.monotonic() + 2.5 * LIFE_S
+        with Producer(cluster.bootstrap, **ours(provider)) as producer:
+            while time.monotonic() < ends:
+                for partition in range(3):
+                    producer.send(name, b"x", partition=partition).result()
+                time.sleep(0.1)
+    finally:
+        cluster.stop()
+    log = cluster.process.output()
+    assert len(provider.issued) > before + 6
+    assert provider.client_secret not in log
+    assert "has expired" not in log
 
 
 def test_java_logs_in_with_the_token_of_an_endpoint(

@@ -70,7 +70,8 @@ def symmetric(secret: bytes, content: Claims, kid: str) -> str:
 class IdentityProvider:
     """A server with `/keys`, and with `/token` for clients with `client_id` and `client_secret`.
 
-    Use it in a `with` block. `key_set` and `status` may change. `requests` counts those for the keys.
+    Use it in a `with` block. `key_set`, `status` and `life_s` (of issued tokens) may change. `requests` counts the
+    requests for the keys.
     """
 
     client_id, client_secret = "broker-client", "hunter2-client"
@@ -79,6 +80,7 @@ class IdentityProvider:
         self.key_set: Any = public(*keys)
         self.status = 200
         self.requests = 0
+        self.life_s = 3600
         self.issued: list[str] = []
         self._private = keys[0]
         provider = self
@@ -94,8 +96,8 @@ class IdentityProvider:
                 if self.headers["Authorization"] != f"Basic {urlsafe_b64encode(login).decode()}":
                     self._answer(401, {"error": "invalid_client"})
                     return
-                provider.issued.append(signed(provider._private, claims(sub="broker")))
-                self._answer(200, {"access_token": provider.issued[-1], "expires_in": 3600})
+                provider.issued.append(provider.token())
+                self._answer(200, {"access_token": provider.issued[-1], "expires_in": provider.life_s})
 
             def _answer(self, status: int, found: Any) -> None:
                 content = found if isinstance(found, bytes) else json.dumps(found).encode()
@@ -112,6 +114,10 @@ class IdentityProvider:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         base = f"http://127.0.0.1:{self._server.server_port}"
         self.keys_url, self.token_url = f"{base}/keys", f"{base}/token"
+
+    def token(self) -> str:
+        """Return a new token for the user `broker`."""
+        return signed(self._private, claims(sub="broker", exp=int(time.time()) + self.life_s))
 
     def __enter__(self) -> IdentityProvider:
         self._thread.start()

@@ -124,3 +124,57 @@ def test_callback_handler_of_another_mechanism_is_refused() -> None:
     }
     with pytest.raises(ConfigError, match=r"com\.example\.Mine is a Java class, which oncelog cannot load; omit it"):
         load({**BASE, **plain})
+
+
+PEERS = {
+    **BASE,
+    "inter.broker.listener.name": "LOGIN",
+    "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://issuer.example/token",
+    "sasl.oauthbearer.client.credentials.client.id": "me",
+    "sasl.oauthbearer.client.credentials.client.secret": "pw1",
+    "sasl.login.callback.handler.class": f"{OAUTH}.OAuthBearerLoginCallbackHandler",
+}
+LINE = f'{OAUTH}.OAuthBearerLoginModule required clientId="old" clientSecret="pw2" scope="all" extension_a="b";'
+
+
+def test_broker_gets_tokens_for_itself() -> None:
+    config = load(PEERS)
+    login = config.security["LOGIN"].peer_login
+    assert login is not None
+    assert login.mechanism == "OAUTHBEARER"
+    assert "pw1" not in repr(config)
+    assert "pw1" not in str(config.given)
+
+
+def test_secret_of_one_mechanism_is_not_shown() -> None:
+    config = load({**PEERS, f"{LOGIN}.sasl.oauthbearer.client.credentials.client.secret": "pw3"})
+    assert "pw" not in str(config.given)
+    assert "pw" not in repr(config)
+
+
+def test_older_options_in_the_line_are_read() -> None:
+    without = {name: text for name, text in PEERS.items() if ".client.credentials." not in name}
+    login = load({**without, f"{LOGIN}.sasl.jaas.config": LINE}).security["LOGIN"].peer_login
+    assert login is not None
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"sasl.oauthbearer.token.endpoint.url": ""}, "must be the address of the identity provider"),
+        ({"sasl.oauthbearer.token.endpoint.url": "token"}, "must be an https, http or file URL"),
+        ({"sasl.oauthbearer.client.credentials.client.secret": ""}, "with which this broker gets its tokens"),
+        ({"sasl.login.callback.handler.class": "com.example.Mine"}, "is a Java class, which oncelog cannot load"),
+        ({"sasl.oauthbearer.jwt.retriever.class": f"{OAUTH}.JwtBearerJwtRetriever"}, "supported are"),
+        (
+            {f"{LOGIN}.sasl.jaas.config": LINE.replace(";", ' ssl.truststore.location="/missing.pem";')},
+            "listener LOGIN: ssl.truststore.location = '/missing.pem'",
+        ),
+    ],
+)
+def test_broker_without_tokens_of_its_own_is_refused(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({**PEERS, **changed})
+    assert sentence in str(caught.value)
+    assert "pw" not in str(caught.value)

@@ -18,7 +18,7 @@ from oncelog.broker.config.token_settings import TokenSettings, check_callback_h
 from oncelog.net.credentials import Secret
 
 if TYPE_CHECKING:
-    from oncelog.net.security import PasswordLogin
+    from oncelog.net.security import Login
     from oncelog.net.tls_files import ServerTlsFiles, Store
 
 _USER = "user_"
@@ -36,7 +36,7 @@ class ListenerSecurity:
     users: Mapping[str, Secret] | None = None
     tokens: TokenSettings | None = None
     """How tokens are checked, if clients can log in with OAUTHBEARER."""
-    peer_login: PasswordLogin | None = None
+    peer_login: Login | None = None
     """How this broker logs in to other brokers, if brokers use this listener."""
     check_host: bool = True
     """Whether the certificates of other brokers must contain their host names."""
@@ -84,7 +84,7 @@ def listener_security(
         identifies=login or (protocol == "SSL" and values["ssl_client_auth"] == "required"),
         users=users,
         tokens=_tokens(name, of_mechanisms.get("oauthbearer", values), jaas) if "OAUTHBEARER" in mechanisms else None,
-        peer_login=peer_login(name, values, jaas, mechanisms) if login and of_brokers else None,
+        peer_login=peer_login(name, values, of_mechanisms, jaas, mechanisms) if login and of_brokers else None,
         check_host=bool(values["ssl_endpoint_identification_algorithm"]),
         max_reauth_ms=values["connections_max_reauth_ms"],
         max_reauth_of={name.upper(): own["connections_max_reauth_ms"] for name, own in of_mechanisms.items()},

@@ -12,17 +12,21 @@ from oncelog.net.credentials import Secret
 if TYPE_CHECKING:
     import logging
 
-    from oncelog.net.security import PasswordLogin, Security
+    from oncelog.net.security import Login, Security
     from oncelog.net.tls_files import ServerTlsFiles
 
 
 def peer_login(
-    listener: str, values: Mapping[str, Any], jaas: Mapping[str, Secret], offered: tuple[str, ...]
-) -> PasswordLogin:
+    listener: str,
+    values: Mapping[str, Any],
+    of_mechanisms: Mapping[str, Mapping[str, Any]],
+    jaas: Mapping[str, Secret],
+    offered: tuple[str, ...],
+) -> Login:
     """Return how this broker logs in to other brokers. Raises ConfigError.
 
     User and password are in the `jaas` line of the mechanism in `sasl.mechanism.inter.broker.protocol`. `offered` has
-    the mechanisms of the listener.
+    the mechanisms of the listener, and `of_mechanisms` their settings if they have some of their own.
     """
     mechanism = values["sasl_mechanism_inter_broker_protocol"].upper()
     if mechanism not in offered:
@@ -30,6 +34,11 @@ def peer_login(
             f"sasl.mechanism.inter.broker.protocol must be one of sasl.enabled.mechanisms ({', '.join(offered)}), not "
             f"{mechanism}"
         )
+    if mechanism == "OAUTHBEARER":
+        from oncelog.broker.config.peer_tokens import peer_token_login
+
+        options = jaas_options(listener, mechanism, jaas, "")[1] if "oauthbearer" in jaas else {}
+        return peer_token_login(f"listener {listener}", of_mechanisms.get("oauthbearer", values), options)
     missing = f"brokers log in with {mechanism}, so {{key}} must have their username and password"
     key, options = jaas_options(listener, mechanism, jaas, missing)
     if not options.get("username") or not options.get("password"):
@@ -40,7 +49,7 @@ def peer_login(
 
 
 def peer_security(
-    protocol: str, own: ServerTlsFiles | None, login: PasswordLogin | None, logger: logging.Logger, *, check_host: bool
+    protocol: str, own: ServerTlsFiles | None, login: Login | None, logger: logging.Logger, *, check_host: bool
 ) -> Security:
     """Load the files, and return how to connect to other brokers. Raises ConfigError.
 

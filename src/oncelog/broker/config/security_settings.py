@@ -90,6 +90,21 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The claim of a token with the user's name."""
     sasl_oauthbearer_jwt_validator_class: str = "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator"
     """The class that checks tokens: this one, or `BrokerJwtValidator`, which does the same. Others are refused."""
+    sasl_oauthbearer_token_endpoint_url: str = ""
+    """Where this broker gets the tokens with which it logs in to other brokers: an https, http or file URL."""
+    sasl_oauthbearer_client_credentials_client_id: str = ""
+    """The broker's client id at that address."""
+    sasl_oauthbearer_client_credentials_client_secret: Secret = NO_SECRET
+    """The secret of that client id."""
+    sasl_oauthbearer_scope: str = ""
+    """The scope that the broker requests for its tokens."""
+    sasl_oauthbearer_header_urlencode: bool = False
+    """Whether the broker encodes its client id and secret as in a URL."""
+    sasl_oauthbearer_jwt_retriever_class: str = "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever"
+    """The class that gets the broker's tokens: this one, `ClientCredentialsJwtRetriever` or `FileJwtRetriever`."""
+    sasl_login_callback_handler_class: str = ""
+    """The class that gets the broker's tokens in older settings:
+    `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler`."""
     sasl_server_max_receive_size: Int1 = 524_288
     """Largest request before a login, in bytes."""
     connections_max_reauth_ms: Long0 = 0

@@ -15,12 +15,12 @@ from oncelog.broker.config.errors import ConfigError
 if TYPE_CHECKING:
     from oncelog.net.tls_files import Store
 
-_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
+PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 _HANDLERS = frozenset(
-    {f"{_PACKAGE}OAuthBearerValidatorCallbackHandler", f"{_PACKAGE}secured.OAuthBearerValidatorCallbackHandler"}
+    {f"{PACKAGE}OAuthBearerValidatorCallbackHandler", f"{PACKAGE}secured.OAuthBearerValidatorCallbackHandler"}
 )
 """Kafka's name, and its name before version 4.0."""
-_VALIDATORS = frozenset({f"{_PACKAGE}DefaultJwtValidator", f"{_PACKAGE}BrokerJwtValidator"})
+_VALIDATORS = frozenset({f"{PACKAGE}DefaultJwtValidator", f"{PACKAGE}BrokerJwtValidator"})
 _UNSECURED = "OAuthBearerUnsecuredValidatorCallbackHandler"
 _URL = "sasl.oauthbearer.jwks.endpoint.url"
 _TRUST = "ssl.truststore."
@@ -79,7 +79,7 @@ def token_settings(where: str, values: Mapping[str, Any], jaas: Mapping[str, str
             "Kafka accepts tokens without a signature, which anyone can make; oncelog does not"
         )
     _check_classes(where, values)
-    _check_url(url)
+    check_url(_URL, url)
     audiences = (each.strip() for each in values["sasl_oauthbearer_expected_audience"].split(","))
     rules = TokenRules(
         issuer=values["sasl_oauthbearer_expected_issuer"],
@@ -124,16 +124,17 @@ def _check_classes(where: str, values: Mapping[str, Any]) -> None:
         )
 
 
-def _check_url(url: str) -> None:
+def check_url(key: str, url: str) -> None:
+    """Raise ConfigError if a setting is no address or file. The error does not show the URL, which may have secrets."""
     try:
         parts = urlsplit(url)
         usable = bool(parts.path if parts.scheme == "file" else parts.hostname) and (parts.port or True)
     except ValueError:
         usable = False
     if not usable or parts.scheme not in ("http", "https", "file"):
-        raise ConfigError(f"{_URL} must be an https, http or file URL")
+        raise ConfigError(f"{key} must be an https, http or file URL")
     if "@" in parts.netloc:
-        raise ConfigError(f"{_URL} must have no user name and password")
+        raise ConfigError(f"{key} must have no user name and password")
 
 
 def trust_of(where: str, jaas: Mapping[str, str]) -> Store | None:
