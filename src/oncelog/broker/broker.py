@@ -65,6 +65,7 @@ from oncelog.cluster.store import MetadataStore
 from oncelog.log.disk import Disk
 from oncelog.net.pieces import needs_join
 from oncelog.net.server import Handler, Limits, Server
+from oncelog.net.server_options import PLAINTEXT
 from oncelog.net.stalls import StallWatch
 from oncelog.net.unsent import Unsent
 
@@ -174,13 +175,11 @@ class Broker:
         self._logs = AllLogs(self.directories, self.partitions, housekeeping, self.cleaner, self._runtime)
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
-        named = config.inter_broker_listener_name
-        listener = next((each for each in config.client_listeners if each.name == named), config.client_listeners[0])
-        required = config.security.get(listener.name, ListenerSecurity())
-        security = peer_security(
-            listener.protocol, required.tls, required.peer_login, self.log, check_host=required.check_host
-        )
-        self.peers = Peers(self.metadata, self.node_id, listener.name, security, self._runtime)
+        name = config.broker_listener
+        protocol = next((each.protocol for each in config.client_listeners if each.name == name), PLAINTEXT)
+        required = config.security.get(name, ListenerSecurity())
+        security = peer_security(protocol, required.tls, required.peer_login, self.log, check_host=required.check_host)
+        self.peers = Peers(self.metadata, self.node_id, name, security, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self._runtime)
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)

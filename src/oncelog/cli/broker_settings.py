@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.listeners import require_broker_listener
 from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import load, misspelled
 from oncelog.broker.config.sources import environment_settings, set_option
@@ -105,6 +106,16 @@ def require_own_ports(brokers: Sequence[dict[str, str]]) -> None:
                     f"brokers {other} and {number} would both listen on port {port}, because broker 2 uses the ports "
                     f"after those of broker 1, and so on; choose listener ports that differ by {len(brokers)} or more"
                 )
+
+
+def require_way_between(settings: dict[str, str], brokers: int) -> None:
+    """Raise UsageError if several brokers would have no listener to connect to each other."""
+    config = load(settings)
+    try:
+        if brokers > 1:
+            require_broker_listener(config.broker_listener, config.client_listeners)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def with_address(

@@ -21,6 +21,7 @@ from oncelog.cli.broker_settings import (
     of_broker,
     require_own_ports,
     require_utf8,
+    require_way_between,
     topic_specs,
     warn_of_access,
     with_address,
@@ -112,6 +113,7 @@ def up(
     chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
     each = [of_broker(settings, number) for number in range(1, brokers + 1)]
     require_own_ports(each)
+    require_way_between(settings, brokers)
     if ephemeral:  # the supervisor handles the signals later than this
         for number in stop_signals():
             signal.signal(number, _end)

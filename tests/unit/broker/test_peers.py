@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.listeners import require_broker_listener
 from oncelog.broker.config.settings import load
 from oncelog.broker.peers import MAX_IN_FLIGHT, Failure, Peers, Purpose
 from oncelog.cluster.brokers import Endpoint
@@ -170,3 +171,29 @@ def test_listener_for_brokers_is_in_upper_case() -> None:
 def test_listener_for_brokers_must_exist() -> None:
     with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name must be one of the listeners \(PLAINTEXT\)"):
         load({"inter.broker.listener.name": "INNER"})
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"listeners": "OUTER://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"}, "PLAINTEXT"),
+        ({"listeners": "OUTER://127.0.0.1:1,SSL://127.0.0.1:2", "security.inter.broker.protocol": "ssl"}, "SSL"),
+        ({"listeners": "OUTER://127.0.0.1:1"}, ""),
+    ],
+)
+def test_one_listener_is_for_brokers(given: dict[str, str], found: str) -> None:
+    more = {"listener.security.protocol.map": "OUTER:PLAINTEXT", "ssl.keystore.location": "/broker.pem"}
+    assert load({**more, **given}).broker_listener == found
+
+
+def test_several_brokers_need_a_listener_for_brokers() -> None:
+    config = load({"listeners": "OUTER://127.0.0.1:1", "listener.security.protocol.map": "OUTER:PLAINTEXT"})
+    with pytest.raises(ConfigError, match=r"Set inter\.broker\.listener\.name to one of the listeners \(OUTER\)"):
+        require_broker_listener(config.broker_listener, config.client_listeners)
+    require_broker_listener("OUTER", config.client_listeners)
+
+
+def test_protocol_without_its_listener_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"security\.inter\.broker\.protocol must be one of the listeners"):
+        load({"security.inter.broker.protocol": "SSL"})

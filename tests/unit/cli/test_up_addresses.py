@@ -101,3 +101,11 @@ def test_up_on_all_addresses_warns_once_and_accepts_ipv4(new_cluster: NewCluster
     cluster.kill()  # it listens on the same addresses again
     cluster.process.wait_for(lambda: errors_of(cluster).count("started") == 2, "the broker is restarted")
     socket.create_connection(("127.0.0.1", port), 60).close()
+
+
+def test_several_brokers_without_a_listener_for_brokers_are_rejected(tmp_path: Path) -> None:
+    own = {"listeners": "OUTER://127.0.0.1:0", "listener.security.protocol.map": "OUTER:PLAINTEXT"}
+    given = [part for name, text in own.items() for part in ("--set", f"{name}={text}")]
+    status, out, err = run("up", "--brokers", "2", *given, "--data", tmp_path / "data")
+    assert (status, out) == (2, "")
+    assert "Set inter.broker.listener.name to one of the listeners (OUTER)" in err

@@ -6,7 +6,7 @@ Source: Kafka's `AbstractKafkaConfig.listenerListToEndPoints` and `KafkaConfig.v
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from oncelog.broker.config.errors import ConfigError
@@ -73,6 +73,36 @@ def parse_listeners(listeners: str, advertised: str, protocols: str, controllers
         if address.host == _NOT_ROUTABLE:
             raise ConfigError(f"advertised.listeners must name a host that clients can reach, not {_NOT_ROUTABLE}")
     return tuple(_listener(address, published.get(address.name), known) for address in bound)
+
+
+def broker_listener(name: str, protocol: str, listeners: Collection[str]) -> str:
+    """Return the listener to which other brokers connect. Raises ConfigError.
+
+    The arguments are `inter.broker.listener.name`, `security.inter.broker.protocol` and the names of the listeners. As
+    in Kafka, the default is PLAINTEXT. If there is no such listener, return "": other brokers cannot connect. Kafka
+    does not start then, but a single broker needs no listener for brokers.
+    """
+    if name and protocol:
+        raise ConfigError("set inter.broker.listener.name or security.inter.broker.protocol, not both")
+    if protocol and protocol.upper() not in PROTOCOLS:
+        raise ConfigError(f"security.inter.broker.protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
+    found = (name or protocol).upper()
+    if not found:
+        return PLAINTEXT if PLAINTEXT in listeners else ""
+    if found not in listeners:
+        key = "inter.broker.listener.name" if name else "security.inter.broker.protocol"
+        raise ConfigError(f"{key} must be one of the listeners ({', '.join(listeners)}), not {found!r}")
+    return found
+
+
+def require_broker_listener(listener: str, listeners: Sequence[ListenerConfig]) -> None:
+    """Raise ConfigError if other brokers cannot connect, because `broker_listener` has found no listener for them."""
+    if not listener:
+        names = ", ".join(each.name for each in listeners)
+        raise ConfigError(
+            f"several brokers connect to each other through a listener with the name {PLAINTEXT}, and there is none. "
+            f"Set inter.broker.listener.name to one of the listeners ({names})"
+        )
 
 
 def _listener(bound: _Address, published: _Address | None, protocols: dict[str, str]) -> ListenerConfig:

@@ -21,7 +21,7 @@ from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_keys import JAAS, listener_key
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
-from oncelog.broker.config.listeners import DEFAULT_LISTENERS, PROTOCOLS, ListenerConfig, parse_listeners
+from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, broker_listener, parse_listeners
 from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.net.credentials import Secret
 from oncelog.net.server_options import PLAINTEXT
@@ -77,7 +77,7 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     controller_listener_names: TextList = ""
     """Names in `listeners` that are not for clients. The broker does not bind them."""
     inter_broker_listener_name: str = ""
-    """The listener, one of `listeners`, to which other brokers connect. Default: the first one."""
+    """The listener, one of `listeners`, to which other brokers connect. Default: the one with the name PLAINTEXT."""
     security_inter_broker_protocol: str = ""
     """The protocol, and name, of that listener, if it is not given by `inter.broker.listener.name`."""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
@@ -274,6 +274,8 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     # derived from the above
     client_listeners: tuple[ListenerConfig, ...] = (ListenerConfig(),)
     """The listeners for clients, at least one."""
+    broker_listener: str = PLAINTEXT
+    """The listener to which other brokers connect. Empty: there is none."""
     security: Mapping[str, ListenerSecurity] = {}
     """What the listeners that are not PLAINTEXT require of their clients, by name."""
     given: Mapping[str, str] = {}
@@ -282,7 +284,7 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     """Warnings about given settings that are unknown or have no effect."""
 
 
-_DERIVED = frozenset({"client_listeners", "security", "given", "warnings"})
+_DERIVED = frozenset({"client_listeners", "broker_listener", "security", "given", "warnings"})
 
 _SCALED: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),
@@ -353,7 +355,11 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
         values.get("listener_security_protocol_map", ""),
         values.get("controller_listener_names", ""),
     )
-    _check_inter_broker_listener(values)
+    names = [each.name for each in values["client_listeners"]]
+    named, protocol = values.get("inter_broker_listener_name", ""), values.get("security_inter_broker_protocol", "")
+    values["broker_listener"] = broker_listener(named, protocol, names)
+    if named or protocol:
+        values["inter_broker_listener_name"] = values["broker_listener"]
     values["security"] = {
         each.name: _security(each, settings, values, table)
         for each in values["client_listeners"]
@@ -395,28 +401,10 @@ def _security(
             layer = own if found.mechanism is None else of_mechanisms.setdefault(found.mechanism, {})
             layer[table[found.key].attribute] = check_value(name, text, table[found.key])
     defaults = {field.name: field.default for field in msgspec.structs.fields(SecuritySettings)}
-    of_brokers = listener.name == values.get("inter_broker_listener_name")
+    of_brokers = listener.name == values["broker_listener"]
     merged = {**defaults, **values, **own}
     layers = {mechanism: {**merged, **layer} for mechanism, layer in of_mechanisms.items()}
     return listener_security(listener.name, listener.protocol, merged, jaas, layers, of_brokers=of_brokers)
-
-
-def _check_inter_broker_listener(values: dict[str, Any]) -> None:
-    """Check the listener for other brokers. As in Kafka, names are compared in upper case. Raises ConfigError."""
-    names = [listener.name for listener in values["client_listeners"]]
-    name = values.get("inter_broker_listener_name", "").upper()
-    protocol = values.get("security_inter_broker_protocol", "").upper()
-    if protocol:
-        if name:
-            raise ConfigError("set inter.broker.listener.name or security.inter.broker.protocol, not both")
-        if protocol not in PROTOCOLS:
-            raise ConfigError(f"security.inter.broker.protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
-        name = protocol
-    if not name:
-        return
-    values["inter_broker_listener_name"] = name
-    if name not in names:
-        raise ConfigError(f"inter.broker.listener.name must be one of the listeners ({', '.join(names)}), not {name!r}")
 
 
 # -- values --------------------------------------------------------------------------------------------------
