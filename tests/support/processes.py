@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 POLL = 0.02
 """Seconds between two checks of an expected event."""
@@ -87,7 +88,13 @@ class ManagedProcess:
     """A process with its output in files, in its own process group, which is killed as a whole at the end."""
 
     def __init__(
-        self, command: Sequence[str | Path], directory: Path, name: str, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str | Path],
+        directory: Path,
+        name: str,
+        env: Mapping[str, str] | None = None,
+        *,
+        stdin: IO[str] | int = subprocess.DEVNULL,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.name = name
@@ -96,7 +103,7 @@ class ManagedProcess:
         with self.stdout_path.open("ab") as out, self.stderr_path.open("ab") as err:
             self.popen = subprocess.Popen(
                 [*DIES_WITH_US, *map(str, command)],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=err,
                 env=dict(env) if env is not None else None,

@@ -71,6 +71,17 @@ class TopicSpec(msgspec.Struct, frozen=True):
     replication_factor: int = 1
 
 
+class ScramUser(msgspec.Struct, frozen=True):
+    """A user that the broker adds at its start if no user has the name."""
+
+    name: str
+    credentials: dict[str, str]
+    """What the broker stores for each mechanism (`ScramCredential.encode`). It has no password."""
+
+    def __repr__(self) -> str:
+        return f"ScramUser(name={self.name!r}, mechanisms={sorted(self.credentials)})"
+
+
 class Launch(msgspec.Struct, frozen=True):
     """The parameters of a broker process."""
 
@@ -80,6 +91,8 @@ class Launch(msgspec.Struct, frozen=True):
     """The path of the cluster's SQLite file. By default, it is `METADATA_FILE` in the first log directory."""
     topics: tuple[TopicSpec, ...] = ()
     """The broker is ready when these topics exist."""
+    users: tuple[ScramUser, ...] = ()
+    """The broker is ready when these users exist."""
     brokers: int = 1
     """The broker is ready when this many brokers are registered.
 
@@ -288,9 +301,9 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
 
 
 async def _join(broker: Broker, launch: Launch, stop: asyncio.Event) -> None:
-    """Wait until this broker knows the brokers and topics of the launch, or until `stop` is set.
+    """Wait until this broker knows the brokers, topics and users of the launch, or until `stop` is set.
 
-    The running broker with the highest id creates the topics that are missing. Raises StartError, ProtocolError,
+    The running broker with the highest id creates missing topics and users. Raises StartError, ProtocolError,
     StoreError.
     """
     import asyncio
@@ -313,6 +326,11 @@ async def _join(broker: Broker, launch: Launch, stop: asyncio.Event) -> None:
         )
     if broker.node_id == max(broker.metadata.image.brokers, default=broker.node_id) and not stop.is_set():
         await _create_topics(broker, launch.topics)
+        await _add_users(broker, launch.users)
+    users = {user.name for user in launch.users}
+    if not await wait(lambda image: users <= image.user_configs.keys(), JOIN_WAIT_S):
+        missing = ", ".join(sorted(users - broker.metadata.image.user_configs.keys()))
+        raise StartError(f"after {JOIN_WAIT_S:g} s, no other broker has added these users: {missing}")
     names = {topic.name for topic in launch.topics}
     if not await wait(lambda image: names <= image.topics_by_name.keys(), JOIN_WAIT_S):
         missing = ", ".join(sorted(names - broker.metadata.image.topics_by_name.keys()))
@@ -338,6 +356,13 @@ async def _create_topics(broker: Broker, topics: Sequence[TopicSpec]) -> None:
             except ProtocolError as error:
                 if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another broker may have created it
                     raise StartError(f"cannot create topic {topic.name}: {error}") from error
+
+
+async def _add_users(broker: Broker, users: Sequence[ScramUser]) -> None:
+    """Add the users that do not exist. Raises ProtocolError."""
+    for user in users:
+        if user.name not in broker.metadata.image.user_configs:
+            await broker.settings.add_user(user.name, user.credentials)
 
 
 def _boot_id() -> str:

@@ -10,6 +10,7 @@ from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.process import Launch, run
 from oncelog.cli.broker_settings import gather, warn_of_access, with_settings
 from oncelog.cli.lazy import examples
+from oncelog.cli.scram_users import scram_users, with_users
 
 
 @click.command(epilog=examples("oncelog broker --config server.properties --set log.dirs=/data/oncelog"))
@@ -21,9 +22,13 @@ from oncelog.cli.lazy import examples
     help="Read broker settings from this server.properties file.",
 )
 @with_settings
-def broker(config_file: str, assignments: tuple[str, ...]) -> int:
+@with_users
+def broker(
+    config_file: str, assignments: tuple[str, ...], add_scram: tuple[str, ...], scram_files: tuple[str, ...]
+) -> int:
     """Run one broker in the foreground until SIGTERM or Ctrl-C, with its data in log.dirs."""
+    users = scram_users(add_scram, scram_files)
     settings = gather(config_file, assignments)
     with contextlib.suppress(ConfigError):  # the broker reports it
         warn_of_access(settings)
-    return run(Launch(settings))
+    return run(Launch(settings, users=users))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+import msgspec
 
 from oncelog.broker.config.sources import set_option
 from oncelog.broker.folder_locks import FolderLock, StartError
@@ -28,6 +29,7 @@ from oncelog.cli.broker_settings import (
     with_settings,
 )
 from oncelog.cli.lazy import examples
+from oncelog.cli.scram_users import scram_users, with_users
 from oncelog.cli.supervisor import Supervisor
 from oncelog.log.checkpoint import PARTITION_METADATA
 
@@ -76,6 +78,7 @@ MOST_BROKERS = 64
     help="Read broker settings from this server.properties file.",
 )
 @with_settings
+@with_users
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 @click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
@@ -91,6 +94,8 @@ def up(
     topics: tuple[str, ...],
     config_file: str | None,
     assignments: tuple[str, ...],
+    add_scram: tuple[str, ...],
+    scram_files: tuple[str, ...],
     no_restart: bool,
     exit_with_parent: bool,
     parent_pid: int | None,
@@ -102,6 +107,7 @@ def up(
     the port after that of broker 1, and so on. If a broker of an existing cluster cannot start, the others run, and the
     command retries.
     """
+    users = scram_users(add_scram, scram_files)
     # A parent that knows its id passes it: it may be killed before this line, and getppid() would then be another's.
     parent = os.getppid() if exit_with_parent and parent_pid is None else parent_pid
     if ephemeral and data is not None:
@@ -125,7 +131,10 @@ def up(
         lock = FolderLock(folder)
         _check_existing_data(folder, brokers, _paths(settings.get(LOST, "")))
         _check_metadata(folder, brokers)
-        launches = [_launch(folder, own, number, brokers, specs, log_dirs=chosen) for number, own in enumerate(each, 1)]
+        launches = [
+            msgspec.structs.replace(_launch(folder, own, number, brokers, specs, log_dirs=chosen), users=users)
+            for number, own in enumerate(each, 1)
+        ]
         for launch in launches:
             _check_owner(launch)
         warn_of_access(*each)

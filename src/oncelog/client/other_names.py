@@ -52,13 +52,8 @@ _NOT_YET = {
     "elect_leaders": "electing leaders (KIP-460)",
     "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
     "list_config_resources": "listing config resources (KIP-1142)",
-    "create_acls": "ACLs (KIP-140)",
-    "describe_acls": "ACLs (KIP-140)",
-    "delete_acls": "ACLs (KIP-140)",
     "describe_client_quotas": "quotas (KIP-546)",
     "alter_client_quotas": "quotas (KIP-546)",
-    "describe_user_scram_credentials": "SCRAM users (KIP-554)",
-    "alter_user_scram_credentials": "SCRAM users (KIP-554)",
     "create_delegation_token": "delegation tokens (KIP-48)",
     "describe_share_groups": "share groups (KIP-932)",
 }

@@ -50,6 +50,18 @@ def read_users(store: MetadataStore) -> dict[str, dict[str, str]]:
     return found
 
 
+def add_user(changes: ChangeLog, name: str, settings: Mapping[str, str]) -> bool:
+    """Add a user with these settings. Return False if the user exists. Raises REQUEST_TIMED_OUT."""
+    path = user_path(name)
+    try:
+        changes.write([Create(path, configs.encode(settings))], path)
+    except NodeExistsError:
+        return False
+    except StoreError as error:
+        raise cannot_write("user", error) from error
+    return True
+
+
 def update_user(changes: ChangeLog, name: str, wanted: Mapping[str, str | None]) -> None:
     """Set these settings of a user; None removes one. A user without settings has no node.
 

@@ -15,7 +15,7 @@ from oncelog.broker.workers import Runtime
 from oncelog.cluster import configs, features
 from oncelog.cluster.features import SUPPORTED
 from oncelog.cluster.image import MetadataCache, MetadataDelta
-from oncelog.cluster.users import update_user
+from oncelog.cluster.users import add_user, update_user
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
@@ -89,6 +89,13 @@ class SettingsAdministration:
         async with self._loader.changing() as log:
             await self._workers.write_store(update_user, log, name, wanted)
         self.logger.info("changed the credentials of user %r: %s", name, ", ".join(sorted(wanted)))
+
+    async def add_user(self, name: str, settings: Mapping[str, str]) -> None:
+        """Add a user with these settings, unless the user exists. Raises REQUEST_TIMED_OUT."""
+        async with self._loader.changing() as log:
+            added = await self._workers.write_store(add_user, log, name, settings)
+        if added:
+            self.logger.info("added user %r: %s", name, ", ".join(sorted(settings)))
 
     async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
         """Change all these levels of features, or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""

@@ -18,6 +18,7 @@ from oncelog.client.admin import (
     replica_offsets,
     replication,
     transactions,
+    users,
 )
 from oncelog.client.admin import topics as topic_calls
 from oncelog.client.admin._shared import AdminBase, admin_options
@@ -105,6 +106,8 @@ class Admin(AdminBase):
     create_acls = _asked(acls.create_acls)
     describe_acls = _asked(acls.describe_acls)
     delete_acls = _asked(acls.delete_acls)
+    alter_user_scram_credentials = _asked(users.alter_user_scram_credentials)
+    describe_user_scram_credentials = _asked(users.describe_user_scram_credentials)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = _asked(group_descriptions.list_groups)

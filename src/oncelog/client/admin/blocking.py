@@ -68,6 +68,8 @@ class Admin(AdminBase, Blocking[Awaited]):
     create_acls = blocking(Awaited.create_acls)
     describe_acls = blocking(Awaited.describe_acls)
     delete_acls = blocking(Awaited.delete_acls)
+    alter_user_scram_credentials = blocking(Awaited.alter_user_scram_credentials)
+    describe_user_scram_credentials = blocking(Awaited.describe_user_scram_credentials)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = blocking(Awaited.list_groups)
