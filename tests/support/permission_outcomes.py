@@ -289,6 +289,10 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0-1": "-=CLUSTER_AUTH"},
         {"0-1": "-=NONE"},
     ),
+    "AlterClientQuotas": (
+        {"0-1": "-=CLUSTER_AUTH"},
+        {"0-1": "-=NONE"},
+    ),
     "ListConfigResources": (
         {"0-1": "-=CLUSTER_AUTH"},
         {"0-1": "-=NONE"},

@@ -329,6 +329,13 @@ def cluster() -> Iterator[Row]:
             no_alter,
         ),
         ("DescribeClientQuotas", ApiKey.DESCRIBE_CLIENT_QUOTAS, {}, settings, no_settings),
+        (
+            "AlterClientQuotas",
+            ApiKey.ALTER_CLIENT_QUOTAS,
+            {"entries": [{"entity": [{"entity_type": "user", "entity_name": "nobody"}], "ops": []}]},
+            grants(On.CLUSTER, Op.ALTER_CONFIGS, Op.ALL),
+            lacking(On.CLUSTER, Op.ALTER, Op.DESCRIBE_CONFIGS),
+        ),
         ("ListConfigResources", ApiKey.LIST_CONFIG_RESOURCES, {}, settings, no_settings),
         (
             "DescribeConfigs of a broker",

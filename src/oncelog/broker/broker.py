@@ -33,11 +33,15 @@ from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.cluster_member import ClusterMember
 from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metadata.loader import MetadataLoader
+from oncelog.broker.metadata.quotas import QuotaAdministration
 from oncelog.broker.metadata.registration import Identity, Registration
 from oncelog.broker.metadata.settings import BrokerSettings, SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.network import Network
 from oncelog.broker.peers import Peers
+from oncelog.broker.quotas.client_quotas import ClientQuotas
+from oncelog.broker.quotas.metering import Metering
+from oncelog.broker.quotas.rates import Windows
 from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.replication.fetchers import Replication
 from oncelog.broker.replication.in_sync import InSyncReplicas
@@ -90,6 +94,7 @@ class Broker:
         metadata_dir: str | None = None,
         most_clients: int = 2**31 - 1,
         boot_id: str = "",
+        busy: Callable[[], float] | None = None,
     ) -> None:
         """Create a broker that is not yet started. Needs a running event loop.
 
@@ -97,7 +102,8 @@ class Broker:
         `most_clients` bounds `max.connections`, so that a connection cannot take the last file descriptor from a log.
         `boot_id` differs after each start of the machine, and is empty if it is unknown. `now_ms` returns the
         wall-clock time. `offload(fn, *args)` runs blocking code in another thread. `offload_renewal` does the same for
-        the renewals of the session, which should not wait for a thread that other work blocks.
+        the renewals of the session, which should not wait for a thread that other work blocks. `busy` is a clock in
+        seconds that measures the work on a request; the event loop's clock, if it is None.
         """
         self.node_id = config.node_id
         self.disk = disk
@@ -108,6 +114,7 @@ class Broker:
         self.store = store
         self.metrics: MetricsEndpoint | None = None
         """The server of the metrics, from the start on, if `metrics.port` is set."""
+        self._busy = busy
         self._rng = rng or random.SystemRandom()
         stall_ms = config.loop_stall_log_ms
         self._stalls = StallWatch(stall_ms, describe_request) if stall_ms else None
@@ -216,6 +223,8 @@ class Broker:
             topics=self.topics,
             settings=self.settings,
             acls=AclAdministration(self.loader, self.metadata, self._runtime),
+            quotas=QuotaAdministration(self.loader, self.metadata, self._runtime),
+            metering=self._metering(config),
             partitions=self.partitions,
             directories=self.directories,
             new_logs=self.new_logs,
@@ -261,6 +270,12 @@ class Broker:
         )
         health = Health(self.membership, self.metadata, self.partitions, self._coordinators)
         return MetricsEndpoint(collector, health, self.log)
+
+    def _metering(self, config: BrokerConfig) -> Metering:
+        windows = Windows(config.quota_window_num, config.quota_window_size_seconds)
+        mutations = Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds)
+        now = asyncio.get_running_loop().time
+        return Metering(ClientQuotas(self.metadata, windows, mutations, now), self._busy or now)
 
     def _authorizer(self, config: BrokerConfig) -> Authorizer:
         if not config.authorizer_class_name:

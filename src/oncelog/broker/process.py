@@ -281,6 +281,7 @@ async def _started(config: BrokerConfig, launch: Launch, stop: asyncio.Event) ->
                 disk=OsDisk(open_files),
                 store=store,
                 now_ms=_now_ms,
+                busy=time.perf_counter,
                 offload_renewal=partial(asyncio.get_running_loop().run_in_executor, renewals),
                 metadata_dir=home,
                 most_clients=clients,

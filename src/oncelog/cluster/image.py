@@ -11,13 +11,14 @@ from uuid import UUID
 
 from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BrokerInfo
+from oncelog.cluster.quotas import NO_QUOTAS, QuotaSet
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The topics, broker settings, features and ACLs that the tree held after change number `sequence`.
+    """The topics, broker settings, features, ACLs and quotas that the tree held after change number `sequence`.
 
     `brokers` and `controller` may be newer: the store changes them when a session ends, and logs no change.
     """
@@ -29,10 +30,11 @@ class MetadataImage:
     broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic settings by broker id. None is the key of the settings of all brokers."""
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """The settings of each user by name: the SCRAM credentials."""
+    """The SCRAM credentials of each user by name, and then by mechanism."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
     feature_epoch: int = -1
     acls: AclSet = NO_ACLS
+    quotas: QuotaSet = NO_QUOTAS
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     """The registered brokers by id."""
     controller: int = -1

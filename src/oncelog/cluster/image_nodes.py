@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import msgspec
 
-from oncelog.cluster import acl_nodes, changes, configs, features
+from oncelog.cluster import acl_nodes, changes, configs, features, quota_nodes, users
 from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
+from oncelog.cluster.quotas import QuotaSet
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
 from oncelog.cluster.topic_nodes import (
     ADDED,
@@ -24,7 +25,6 @@ from oncelog.cluster.topic_nodes import (
     read_topic,
 )
 from oncelog.cluster.topics import TOPIC_IDS, TopicInfo
-from oncelog.cluster.users import USERS, read_users
 
 _CLUSTER_ID = "/cluster/id"
 _WHOLE = "whole"
@@ -44,8 +44,8 @@ class _ClusterNode(msgspec.Struct, kw_only=True):
 
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree, and those of topic ids, that are missing."""
-    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, USERS, "/cluster", acl_nodes.ACLS)
-    ensure(store, *fixed, changes.PATH, BROKER_EPOCHS, BOOTS)
+    fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, users.USERS, "/cluster", acl_nodes.ACLS)
+    ensure(store, *fixed, quota_nodes.CLIENTS, quota_nodes.IPS, changes.PATH, BROKER_EPOCHS, BOOTS)
     complete_topic_ids(store)
 
 
@@ -87,10 +87,11 @@ def read_image(store: MetadataStore) -> MetadataImage:
     image = MetadataImage(
         sequence=sequence,
         broker_configs=configs.read_brokers(store),
-        user_configs=read_users(store),
+        user_configs=users.read_users(store),
         feature_levels=levels,
         feature_epoch=epoch,
         acls=NO_ACLS.with_changes(acl_nodes.read_all(store)),
+        quotas=QuotaSet(quota_nodes.read_all(store)),
     )
     return _with_brokers(store, image.with_topics(topics))
 
@@ -114,8 +115,13 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
         return None
     if any(path.startswith(f"{configs.BROKERS}/") for path in missed.paths):
         after = replace(after, broker_configs=configs.read_brokers(store))
-    if any(path.startswith(f"{USERS}/") for path in missed.paths):
-        after = replace(after, user_configs=read_users(store))
+    if users.touched(missed.paths):
+        after = replace(after, user_configs=users.read_users(store))
+    quotas = quota_nodes.touched(missed.paths)
+    if quotas is None:
+        after = replace(after, quotas=QuotaSet(quota_nodes.read_all(store)))
+    elif quotas:
+        after = replace(after, quotas=after.quotas.with_changes(quota_nodes.read_changed(store, quotas)))
     if features.PATH in missed.paths:
         levels, epoch = features.read(store)
         after = replace(after, feature_levels=levels, feature_epoch=epoch)

@@ -1,13 +1,13 @@
-"""Store the settings of users in the versioned tree: their SCRAM credentials. Reads and writes block.
+"""Store the SCRAM credentials of users in the versioned tree. Reads and writes block.
 
 The node `/config/users/NAME` has a setting for each mechanism. Kafka's ZooKeeper tree has the same nodes. In the path,
-a name is percent-encoded.
+a name is percent-encoded. The node also has the user's quotas, which this module leaves (`quota_nodes`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from urllib.parse import quote, unquote
 
@@ -22,6 +22,7 @@ from oncelog.cluster.store import (
     MetadataStore,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     Operation,
     Set,
     StoreError,
@@ -30,6 +31,11 @@ from oncelog.cluster.store import (
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 USERS = "/config/users"
+CLIENTS_OF_USER = "clients"
+"""The name of the node below a user's that has the quotas of the user's clients."""
+DEFAULT_NODE = "<default>"
+"""The name of the node with the quotas of all users without their own. The name of a user is encoded differently."""
+_CREDENTIALS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 _log = logging.getLogger("oncelog.cluster")
 
@@ -39,14 +45,25 @@ def user_path(name: str) -> str:
     return f"{USERS}/{quote(name, safe='')}"
 
 
+def touched(paths: Iterable[str]) -> bool:
+    """Return whether one of the paths may have credentials."""
+    return any(path.startswith(f"{USERS}/") and path.count("/") == USERS.count("/") + 1 for path in paths)
+
+
 def read_users(store: MetadataStore) -> dict[str, dict[str, str]]:
-    """Return the settings of all users. Those that cannot be read are logged and omitted."""
+    """Return the credentials of all users that have some. Those that cannot be read are logged and omitted."""
     found = {}
     for name, node in read_children(store, USERS).items():
+        if name == DEFAULT_NODE:
+            continue
         try:
-            found[unquote(name)] = configs.decode(node)
+            settings = configs.decode(node)
         except (msgspec.MsgspecError, ValueError):
             _log.error("cannot read the settings of user %r", unquote(name))
+            continue
+        credentials = {key: text for key, text in settings.items() if key in _CREDENTIALS}
+        if credentials:
+            found[unquote(name)] = credentials
     return found
 
 
@@ -70,7 +87,8 @@ def update_user(changes: ChangeLog, name: str, wanted: Mapping[str, str | None])
     path = user_path(name)
     try:
         while True:
-            with suppress(BadVersionError, NodeExistsError, NoNodeError):  # another writer was faster: read again
+            # If another writer was faster, read again.
+            with suppress(BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
                 changes.write([_change(changes.store, path, name, wanted)], path)
                 return
     except StoreError as error:
@@ -86,4 +104,6 @@ def _change(store: MetadataStore, path: str, name: str, wanted: Mapping[str, str
     after = {key: text for key, text in {**before, **wanted}.items() if text is not None}
     if node is None:
         return Create(path, configs.encode(after))
-    return Set(path, configs.encode(after), node.version) if after else Delete(path, node.version)
+    if after or store.exists(f"{path}/{CLIENTS_OF_USER}"):
+        return Set(path, configs.encode(after), node.version)
+    return Delete(path, node.version)

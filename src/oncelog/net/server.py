@@ -19,7 +19,7 @@ from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.ports import Ports
 from oncelog.net.replies import Chunks, Deferred, Replies, Reply
 from oncelog.net.server_options import Limits, Listener
-from oncelog.net.session import BUSY, CLOSED, IN_ORDER, TURN_TAKEN, UNREAD, Deadline, Session
+from oncelog.net.session import BUSY, CLOSED, IN_ORDER, THROTTLED, TURN_TAKEN, UNREAD, Deadline, Session
 from oncelog.net.unsent import DEFAULT_LIMIT, Unsent
 
 __all__ = [
@@ -58,6 +58,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_reading",
         "_replies",
         "_server",
+        "_throttled",
         "_transport",
         "session",
     )
@@ -69,6 +70,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._frames = FrameReader(server.buffers)
         self._replies = Replies()
         self._reading = True
+        self._throttled: asyncio.TimerHandle | None = None
+        """The end of the present pause, if there is one."""
 
     # -- called by the event loop ---------------------------------------------------------------------------------
 
@@ -92,6 +95,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Set the principal of a client with a certificate, and begin its login."""
         session = self.session
         session.drop = self._drop_later
+        session.throttle = self._throttle_for
         if listener.principal_of is not None:
             certificate = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             try:
@@ -111,9 +115,30 @@ class ServerConnection(asyncio.BufferedProtocol):
             _log.info("closing %s: %s", self.session, reason)
             self._disconnect()
 
+    def _throttle_for(self, delay_s: float) -> None:
+        """Handle no request for at least this time. The responses to earlier ones are sent."""
+        if self.session.muted & CLOSED:
+            return
+        end = self._server.loop.time() + delay_s
+        if self._throttled is not None:
+            if self._throttled.when() >= end:
+                return
+            self._throttled.cancel()
+        self.session.mute(THROTTLED)
+        self._throttled = self._server.loop.call_at(end, self._end_throttling)
+
+    def _end_throttling(self) -> None:
+        self._throttled = None
+        self.session.unmute(THROTTLED)
+        self.session.active = True
+        self._next_turn()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the memory of the connection. A response in progress is dropped."""
         self.session.mute(CLOSED)
+        if self._throttled is not None:
+            self._throttled.cancel()
+            self._throttled = None
         self._replies.cancel()
         self._server.unsent.all_read(self)
         self._server.unsent.drop_draft(self.session)
@@ -126,7 +151,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.session.disconnected()
         if self.session.encrypted:
             return False  # the event loop closes it in any case
-        return bool(self._replies.queue) or self.session.muted & (TURN_TAKEN | UNREAD) != 0
+        return bool(self._replies.queue) or self.session.muted & (TURN_TAKEN | UNREAD | THROTTLED) != 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next read."""

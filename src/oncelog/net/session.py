@@ -24,6 +24,8 @@ CLOSED = 16
 """The connection is closed, or will be as soon as the last responses are sent."""
 REJECTED = 32
 """The login has failed, and the connection closes soon."""
+THROTTLED = 64
+"""The client has exceeded a quota, and must pause."""
 
 
 class Deadline(Enum):
@@ -51,6 +53,7 @@ class Session:
         "port",
         "principal",
         "request_limit",
+        "throttle",
         "unread",
     )
 
@@ -74,7 +77,7 @@ class Session:
         """Whether the connection uses TLS."""
         self.muted = 0
         """The reasons why the next request is not handled now, as bits: BUSY, IN_ORDER, UNREAD, TURN_TAKEN, CLOSED,
-        REJECTED."""
+        REJECTED, THROTTLED."""
         self.gone = False
         """The client has closed its sending side, or the connection is lost."""
         self.request_limit = request_limit
@@ -90,6 +93,8 @@ class Session:
         self._callbacks: list[Callable[[], None]] = []
         self.drop: Callable[[float, str], Any] = _nothing_to_drop
         """Close the connection after some seconds, for a reason that the log shows. The result has `cancel()`."""
+        self.throttle: Callable[[float], None] = _nothing_to_throttle
+        """Handle no request for at least some seconds."""
         self.login: Any = None
         """The state of the login; None if the listener has no logins."""
 
@@ -138,6 +143,10 @@ class Session:
 
 
 def _nothing_to_drop(_delay_s: float, _reason: str) -> None:
+    """There is no connection."""
+
+
+def _nothing_to_throttle(_delay: float) -> None:
     """There is no connection."""
 
 

@@ -15,7 +15,7 @@ from oncelog.protocol.schema import Message
 _CODES = ("error_code", "partition_error_code")
 _KEYS = (
     *("name", "topic", "topic_id", "index", "partition", "partition_index"),
-    *("producer_id", "group_id", "resource_type", "resource_name"),
+    *("producer_id", "group_id", "resource_type", "resource_name", "entity"),
 )
 """Fields that an element of the request and the matching element of the response may share."""
 _OFFSETS = ("base_offset", "high_watermark", "committed_offset", "low_watermark")
@@ -78,6 +78,7 @@ _ARRAYS: dict[int, tuple[_Each, ...]] = {
         _Each("deletions", "results", "user"),
         _Each("upsertions", "results", "user"),
     ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (_Each("entries", "entries"),),
     ApiKey.CREATE_ACLS: (_Each("creations", "results"),),
     ApiKey.DELETE_ACLS: (_Each("filters", "filter_results"),),
 }

@@ -149,6 +149,8 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.LIST_PARTITION_REASSIGNMENTS, {}, {C})
     yield Case(ApiKey.OFFSET_DELETE, {"group_id": GROUP, **topic(partitions=[{}])}, {G})
     yield Case(ApiKey.DESCRIBE_CLIENT_QUOTAS, {}, {C})
+    quota = {"entity": [{"entity_type": "user", "entity_name": None}], "ops": [{"key": "producer_byte_rate"}]}
+    yield Case(ApiKey.ALTER_CLIENT_QUOTAS, {"entries": [quota]}, {C})
     yield Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {}, {C})
     upsertion = {"name": "u", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
     yield Case(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"upsertions": [upsertion]}, {C})

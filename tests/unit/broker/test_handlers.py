@@ -13,7 +13,6 @@ PAUSING = {"oncelog.broker.turns", "oncelog.broker.coordinators.request_parts"}
 """Modules that let the loop serve other requests in the middle of a request."""
 
 NEED_NOT_PAUSE = {
-    "describe_client_quotas": "there are three kinds of components, and the second of a kind is an error",
     "list_partition_reassignments": "the handler does not read the array",
 }
 """Handlers of requests with arrays that need not pause between the elements, with the reason."""

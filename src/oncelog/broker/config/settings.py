@@ -215,6 +215,16 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     max_incremental_fetch_session_cache_slots: Int0 = 1000
     """Maximum number of fetch sessions (KIP-227)."""
 
+    # quotas
+    quota_window_num: Int1 = 11
+    """Windows over which the rate of a client is measured, the present one included."""
+    quota_window_size_seconds: Int1 = 1
+    """Length of such a window."""
+    controller_quota_window_num: Int1 = 11
+    """Windows of `controller_mutation_rate`: a burst may use the quota of all of them."""
+    controller_quota_window_size_seconds: Int1 = 1
+    """Length of such a window."""
+
     # producer ids and transactions
     producer_id_expiration_ms: Int1 = _DAY_MS
     """Forget a producer without a transaction that has written nothing for this time."""

@@ -52,6 +52,7 @@ async def handle(
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
             added = await _replicas(topics, found, topic, allowed)
             allowed -= len(added)
+            ctx.count_mutations(len(added))
             if not request.validate_only:
                 await topics.add_partitions(found, added, deadline)
         except ProtocolError as error:

@@ -116,6 +116,7 @@ class CreateTopics:
             raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         configs = check_topic_configs(self.config.current, {entry.name: entry.value for entry in topic.configs})
         assignment = await self._assignment(topic)
+        ctx.count_mutations(len(assignment))
         topic_id = NO_UUID
         if deadline is not None:
             for sentence in without_effect(configs):

@@ -78,7 +78,7 @@ async def handle(
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
     for slot, topic in found.items():
-        await _delete(topics, topic, results[slot], deadline)
+        await _delete(topics, topic, results[slot], deadline, ctx)
     return DeleteTopicsResponse(responses=results)
 
 
@@ -92,10 +92,15 @@ async def _refused(asked: list[DeleteTopicState], error: ProtocolError) -> Delet
 
 
 async def _delete(
-    topics: TopicAdministration, topic: TopicInfo, result: DeletableTopicResult, deadline: Deadline
+    topics: TopicAdministration,
+    topic: TopicInfo,
+    result: DeletableTopicResult,
+    deadline: Deadline,
+    ctx: RequestContext,
 ) -> None:
     result.name, result.topic_id = topic.name, topic.topic_id
     try:
+        ctx.count_mutations(topic.partition_count)
         await topics.delete(topic, deadline)
     except ProtocolError as error:
         result.error_code, result.error_message = error.code, str(error)

@@ -12,6 +12,7 @@ from itertools import islice
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.quotas.metering import Meter
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import MOST_PAUSING, PAUSE_S, WaitingPartitions, wait_for_event
 from oncelog.broker.requests.fetch_consumers import reachable_racks, read_for_consumer
@@ -161,6 +162,8 @@ class FetchHandler:
 
     def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
         """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
+        if ctx.meter is not None:
+            self._limit(request, ctx, ctx.meter)
         if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
             return self._handle_many(request, ctx)
         positions = list(self._positions(request, ctx.api_version))
@@ -174,7 +177,7 @@ class FetchHandler:
         reads = at_once(self._read_all(request, ctx, context))
         place = self._place(request, context, reads)
         if place is None:
-            return at_once(_response(context, reads, follower=follower_of(request) is not None))
+            return at_once(self._answer(request, ctx, context, reads))
         return self._wait_then_read(
             request, ctx, context, place, DelayedFetch(request, reads, in_session=context.session is not None)
         )
@@ -187,6 +190,28 @@ class FetchHandler:
         if context.error is not ErrorCode.NONE:
             return FetchResponse(error_code=context.error)
         return await self._in_turns(request, ctx, context)
+
+    def _limit(self, request: FetchRequest, ctx: RequestContext, meter: Meter) -> None:
+        """Let a consumer fetch at most what its quota admits at once. Exempt a follower."""
+        if follower_of(request) is not None and ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER):
+            meter.exempt()
+            return
+        most = meter.most_fetched
+        if most is not None:
+            request.max_bytes = min(request.max_bytes, most)
+            request.min_bytes = min(request.min_bytes, request.max_bytes)
+
+    def _answer(
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, reads: list[PartitionRead]
+    ) -> Generator[None, None, FetchResponse]:
+        """Build the response. It is empty if the client must pause first (KIP-219)."""
+        if ctx.meter is None or ctx.meter.admit_fetched(sum(len(read.data) for read in reads)):
+            return (yield from _response(context, reads, follower=follower_of(request) is not None))
+        self._unsent.drop_draft(ctx.session)
+        if not context.incremental:
+            self._sessions.end(context.session_id)  # the client does not know its partitions
+            return FetchResponse()
+        return FetchResponse(session_id=context.session_id)
 
     def _begin(
         self,
@@ -210,7 +235,7 @@ class FetchHandler:
         reads = await in_turns(self._read_all(request, ctx, context))
         place = self._place(request, context, reads)
         if place is None:
-            return await self._answer(request, context, reads)
+            return await in_turns(self._answer(request, ctx, context, reads))
         missing = DelayedFetch(request, reads, in_session=context.session is not None)
         del reads  # the wait may be long
         return await self._wait_then_read(request, ctx, context, place, missing)
@@ -367,7 +392,7 @@ class FetchHandler:
                 continue
             reads = await in_turns(self._read_all(request, ctx, context, again=True))
             if is_enough(reads, request.min_bytes):
-                return await self._answer(request, context, reads)
+                return await in_turns(self._answer(request, ctx, context, reads))
             missing.read_again(reads)
             del reads
             self._unsent.drop_draft(ctx.session)
@@ -377,10 +402,7 @@ class FetchHandler:
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext
     ) -> FetchResponse:
         reads = await in_turns(self._read_all(request, ctx, context, again=True))
-        return await self._answer(request, context, reads)
-
-    async def _answer(self, request: FetchRequest, context: FetchContext, reads: list[PartitionRead]) -> FetchResponse:
-        return await in_turns(_response(context, reads, follower=follower_of(request) is not None))
+        return await in_turns(self._answer(request, ctx, context, reads))
 
 
 def bind(services: HandlerServices) -> Handler:

@@ -83,10 +83,10 @@ class Metadata:
                     MAX_NEW_PARTITIONS,
                 )
             elif missing:
-                await self._create(missing)
+                await self._create(missing, ctx)
         return await self._response(request, ctx, [await self._asked(topic, ctx, yielder, creates) for topic in asked])
 
-    async def _create(self, missing: list[str]) -> None:
+    async def _create(self, missing: list[str], ctx: RequestContext) -> None:
         """Create the requested topics for which this is possible."""
         yielder = Yielder()
         refused = RefusedItems()
@@ -94,6 +94,7 @@ class Metadata:
             await yielder.next()
             try:
                 if name in INTERNAL_TOPICS or _may_be_created(self.cache.image, name):
+                    ctx.count_mutations(self.config.current.num_partitions)
                     await self.topics.create_missing(name)
             except ProtocolError as error:
                 refused.add("%r: %s", name, error)

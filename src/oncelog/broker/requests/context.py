@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oncelog.broker.quotas.metering import Meter
 from oncelog.broker.requests.operations import (
     ALLOW_EVERYTHING,
     CLUSTER,
@@ -36,12 +37,19 @@ class RequestContext:
     authorizer: Authorizer = field(default=ALLOW_EVERYTHING, repr=False)
     began: float = 0.0
     """When the dispatcher began with the request, by its clock."""
+    meter: Meter | None = field(default=None, repr=False)
+    """What the request has used of the client's quotas. None if no client has one."""
     on_wait: Callable[[list[Message | None]], None] | None = field(default=None, repr=False)
     """Called by the handler of a large Fetch before a long wait, so that the next large Fetch is decoded.
 
     The only element of the argument is the part of the request that the handler no longer needs. A worker thread frees
     it.
     """
+
+    def count_mutations(self, partitions: int) -> None:
+        """Count partitions to create or to delete. Raises THROTTLING_QUOTA_EXCEEDED if the client has no quota left."""
+        if self.meter is not None:
+            self.meter.mutate(partitions)
 
     def authorize(self, operation: AclOperation, resource: AclResource, name: str) -> None:
         """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""

@@ -98,6 +98,8 @@ class Dispatcher:
         self._workers: Workers = services.runtime.workers
         self._logger: logging.Logger = services.runtime.logger
         self._authorizer = services.authorizer
+        self._cache = services.cache
+        self._metering = services.metering
         self._routes: dict[tuple[int, int], _Route] = {}
         self._handlers: dict[int, Handler] = {}
         """One handler for all versions of an API, because a handler may limit what its requests take together."""
@@ -113,18 +115,16 @@ class Dispatcher:
         api_key, version = header.api_key, header.api_version
         route = self._routes.get((api_key, version))
         if route is None:
-            served = SERVED.get(api_key)
-            if served is None:
-                raise BadRequestError(f"API key {api_key} is not supported")
-            if not served.min_version <= version <= served.max_version:
-                if api_key == ApiKey.API_VERSIONS:
-                    return self._unsupported_api_versions(header.correlation_id)
-                raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
-            route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key), self._times)
+            route = self._new_route(api_key, version)
+            if route is None:
+                return self._unsupported_api_versions(header.correlation_id)
         context = RequestContext(
             api_key, version, header.correlation_id, header.client_id or "", session, self._authorizer
         )
         context.began = began
+        if self._cache.image.quotas:
+            size = len(frame) - position
+            context.meter = self._metering.meter(session, context.client_id, api_key, version, size)
         try:
             # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.
             if len(frame) <= SMALL_FRAME:
@@ -132,13 +132,17 @@ class Dispatcher:
             else:
                 request, _ = route.decode_at_most(frame, position, FEW_ITEMS)
         except TooManyItemsError:
-            return self._decode_in_thread(route, frame, position, context)
+            return _timed(self._decode_in_thread(route, frame, position, context), context)
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         try:
             response = route.handle(request, context)
             if response is None or isinstance(response, Message):
-                chunks = None if response is None else self._encode(response, context)
+                chunks = None
+                if response is None:
+                    _count_unanswered(context)
+                else:
+                    chunks = self._encode(response, context)
                 route.times_of(request).answered(began, self._clock())
                 return chunks
         except BadFrameError:
@@ -149,7 +153,22 @@ class Dispatcher:
         if not isinstance(response, Deferred):
             response = Deferred(response)
         response.answer = self._later(response.answer, request, context)
-        return response
+        return _timed(response, context)
+
+    def _new_route(self, api_key: int, version: int) -> _Route | None:
+        """Return the route of an API in a version, or None for ApiVersions in an unknown version.
+
+        Raises BadRequestError if another API or its version is not supported.
+        """
+        served = SERVED.get(api_key)
+        if served is None:
+            raise BadRequestError(f"API key {api_key} is not supported")
+        if not served.min_version <= version <= served.max_version:
+            if api_key == ApiKey.API_VERSIONS:
+                return None
+            raise BadRequestError(f"{ApiKey(api_key).name} v{version} is not supported")
+        route = self._routes[api_key, version] = _Route(api_key, version, self._handler(api_key), self._times)
+        return route
 
     def _handler(self, api_key: int) -> Handler:
         if api_key not in self._handlers:
@@ -237,9 +256,12 @@ class Dispatcher:
     async def _encoded(self, response: list[Message | None], context: RequestContext) -> Chunks | None:
         """Encode the only response in a list, in a worker thread if the response has many elements."""
         if response[0] is None:
+            _count_unanswered(context)
             return None
         if not has_many_items(response[0]):
             return self._encode(response[0], context)
+        if context.meter is not None:
+            context.meter.finish(response[0])
         key, version = context.api_key, context.api_version
         return await self._workers.compute(encoded_elsewhere, response, key, version, context.correlation_id)
 
@@ -259,6 +281,8 @@ class Dispatcher:
 
     @staticmethod
     def _encode(response: Message, context: RequestContext) -> Chunks:
+        if context.meter is not None:
+            context.meter.finish(response)
         return encoded(response, context.api_key, context.api_version, context.correlation_id)
 
     @staticmethod
@@ -273,6 +297,19 @@ class Dispatcher:
         line = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=own.min_version, max_version=own.max_version)
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[line])
         return [encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id), response.encode(0)]
+
+
+def _count_unanswered(context: RequestContext) -> None:
+    """Count a request that has no response, if a quota may limit it."""
+    if context.meter is not None:
+        context.meter.finish(None)
+
+
+def _timed(response: Deferred, context: RequestContext) -> Deferred:
+    """Count the time of later work on a request, if a quota may limit it."""
+    if context.meter is not None:
+        response.answer = context.meter.timed(response.answer)
+    return response
 
 
 def _header(frame: memoryview, session: Session) -> tuple[RequestHeader, int]:

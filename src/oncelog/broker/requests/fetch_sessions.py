@@ -186,6 +186,10 @@ class FetchSessions:
             self._drop(found.session_id)
         return True
 
+    def end(self, session_id: int) -> None:
+        """End a session, if it exists."""
+        self._drop(session_id)
+
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:

@@ -13,8 +13,10 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.acls import AclAdministration
 from oncelog.broker.metadata.controller import Controller
+from oncelog.broker.metadata.quotas import QuotaAdministration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
+from oncelog.broker.quotas.metering import Metering
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Authorizer
@@ -42,6 +44,8 @@ class HandlerServices:
     topics: TopicAdministration
     settings: SettingsAdministration
     acls: AclAdministration
+    quotas: QuotaAdministration
+    metering: Metering
     partitions: Partitions
     directories: LogDirectories
     new_logs: NewLogs

@@ -1,0 +1,1 @@
+"""Client quotas: how much each client has used, and how long it must wait."""

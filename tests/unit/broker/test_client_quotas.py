@@ -1,0 +1,134 @@
+"""Which quota counts for a client, and what the broker remembers of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oncelog.broker.quotas import client_quotas
+from oncelog.broker.quotas.client_quotas import ClientQuotas
+from oncelog.broker.quotas.rates import Windows
+from oncelog.cluster.image import MetadataCache
+from oncelog.cluster.quotas import CONNECTIONS, CONSUMER, DEFAULT, MUTATIONS, PRODUCER, QuotaEntity, QuotaSet
+
+ORDER = [
+    (QuotaEntity("u", "c"), ("u", "c")),
+    (QuotaEntity("u", DEFAULT), ("u", "c")),
+    (QuotaEntity("u"), ("u", "")),
+    (QuotaEntity(DEFAULT, "c"), ("u", "c")),
+    (QuotaEntity(DEFAULT, DEFAULT), ("u", "c")),
+    (QuotaEntity(DEFAULT), ("u", "")),
+    (QuotaEntity(None, "c"), ("", "c")),
+    (QuotaEntity(None, DEFAULT), ("", "c")),
+]
+"""The entities in their order of precedence, and who shares the quota."""
+
+
+class World:
+    """Quotas with a clock that only the test advances."""
+
+    def __init__(self, **limits: float) -> None:
+        self.now = 1000.0
+        self.cache = MetadataCache()
+        self.quotas = ClientQuotas(self.cache, Windows(), Windows(), lambda: self.now)
+        self.limit({QuotaEntity(None, DEFAULT): limits})
+
+    def limit(self, quotas: dict[QuotaEntity, dict[str, float]]) -> None:
+        self.cache.image = replace(self.cache.image, quotas=QuotaSet(quotas))
+
+
+def test_most_specific_quota_counts() -> None:
+    quotas = QuotaSet({entity: {PRODUCER: float(number)} for number, (entity, _) in enumerate(ORDER, 1)})
+    for number, (entity, owner) in enumerate(ORDER, 1):
+        assert quotas.find(PRODUCER, "u", "c") == (number, owner)
+        quotas = quotas.with_changes({entity: {}})
+    assert quotas.find(PRODUCER, "u", "c") is None
+    assert not quotas
+
+
+def test_quotas_of_other_users_and_kinds_do_not_count() -> None:
+    quotas = QuotaSet({QuotaEntity("other"): {PRODUCER: 1.0}, QuotaEntity(None, "other"): {PRODUCER: 1.0}})
+    assert quotas.find(PRODUCER, "u", "c") is None
+    assert quotas.find(CONSUMER, "other", "c") is None
+
+
+def test_client_without_an_id_has_only_quotas_of_users() -> None:
+    quotas = QuotaSet({entity: {PRODUCER: float(number)} for number, (entity, _) in enumerate(ORDER, 1)})
+    assert quotas.find(PRODUCER, "u", "") == (3.0, ("u", ""))
+    assert quotas.with_changes({QuotaEntity("u"): {}}).find(PRODUCER, "u", "") == (6.0, ("u", ""))
+
+
+def test_quota_of_an_address_counts_in_each_form_of_the_address() -> None:
+    quotas = QuotaSet(
+        {QuotaEntity(ip="0:0:0:0:0:0:0:1"): {CONNECTIONS: 3.0}, QuotaEntity(ip=DEFAULT): {CONNECTIONS: 9.0}}
+    )
+    assert (quotas.connection_rate("::1"), quotas.connection_rate("10.0.0.1")) == (3.0, 9.0)
+    assert not quotas, "no client has a quota"
+    assert QuotaSet().connection_rate("::1") is None
+
+
+def test_users_share_the_quota_of_their_client_id() -> None:
+    world = World(producer_byte_rate=1000.0)
+    assert world.quotas.record(PRODUCER, "a", "c", 10_000) == 0
+    assert world.quotas.record(PRODUCER, "b", "c", 1000) == 1
+    assert world.quotas.record(PRODUCER, "a", "other", 1000) == 0
+
+
+def test_changed_limit_counts_for_what_was_used_before() -> None:
+    world = World(producer_byte_rate=1000.0)
+    world.quotas.record(PRODUCER, "u", "c", 11_000)
+    world.limit({QuotaEntity(None, "c"): {PRODUCER: 500.0}})
+    assert world.quotas.record(PRODUCER, "u", "c", 0) == 12
+    world.limit({})
+    assert world.quotas.record(PRODUCER, "u", "c", 10**9) == 0
+    assert world.quotas.most_at_once(PRODUCER, "u", "c") is None
+
+
+def test_consumer_gets_a_batch_that_exceeds_its_quota_after_a_pause() -> None:
+    world = World(consumer_byte_rate=10.0)
+    admitted, pause = world.quotas.admit(CONSUMER, "u", "c", 1000)
+    assert (admitted, pause) == (True, 90)
+    assert world.quotas.admit(CONSUMER, "u", "c", 1000)[0] is False
+    world.now += pause
+    assert world.quotas.admit(CONSUMER, "u", "c", 1000)[0] is True
+
+
+def test_what_is_not_admitted_is_not_counted() -> None:
+    world = World(consumer_byte_rate=10.0)
+    world.quotas.admit(CONSUMER, "u", "c", 60)
+    for _ in range(3):
+        assert world.quotas.admit(CONSUMER, "u", "c", 60) == (False, 2)
+    assert world.quotas.admit(CONSUMER, "u", "c", 40) == (True, 0)
+
+
+def test_strict_mutations_are_rejected_until_no_token_is_owed() -> None:
+    world = World(controller_mutation_rate=1.0)
+    assert world.quotas.mutate("u", "c", 13, strict=True) == (True, 0)
+    assert world.quotas.mutate("u", "c", 1, strict=True) == (False, 2)
+    assert world.quotas.mutate("u", "c", 1, strict=False) == (True, 3)
+    world.now += 3
+    assert world.quotas.mutate("u", "c", 1, strict=True) == (True, 0)
+    assert world.quotas.mutate("u", "c", 1, strict=True) == (False, 1)
+    assert world.cache.image.quotas.has(MUTATIONS)
+
+
+def test_invented_client_ids_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_quotas, "MOST_OWNERS", 50)
+    world = World(producer_byte_rate=1000.0)
+    for number in range(500):
+        world.quotas.record(PRODUCER, "u", f"invented-{number}" + "x" * 30_000, 1.0)
+        world.quotas.record(PRODUCER, "u", "known", 1000.0)
+    assert world.quotas.remembered == 50
+    names = [name for owner in world.quotas._rates[PRODUCER]._kept for name in owner]
+    assert max(map(len, names)) < 300
+    assert world.quotas.record(PRODUCER, "u", "known", 0.0) == 490, "a client in use is remembered"
+
+
+def test_idle_clients_are_forgotten() -> None:
+    world = World(producer_byte_rate=1000.0)
+    for number in range(10):
+        world.quotas.record(PRODUCER, "u", str(number), 1.0)
+    world.now += client_quotas.IDLE_S
+    world.quotas.record(PRODUCER, "u", "new", 1.0)
+    assert world.quotas.remembered == 1
