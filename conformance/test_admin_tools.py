@@ -15,6 +15,7 @@ from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
 from support.permissions import Grant, GuardedServer, grant
 from support.servers import Server
+from support.wire import until
 
 TOOLS = "org.apache.kafka.tools"
 
@@ -104,11 +105,75 @@ def test_acls_are_disabled(server: Server) -> None:
         tool(server, "AclCommand", "--list")
 
 
-def test_users_have_no_quotas_and_no_credentials(server: Server) -> None:
-    shown = run_tool(
-        "kafka.admin.ConfigCommand", "--bootstrap-server", server.bootstrap, "--describe", "--entity-type", "users",
-    )  # fmt: skip
+def configure(server: Server, *arguments: str) -> str:
+    shown = run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", server.bootstrap, *arguments)
     assert "Exception" not in shown, shown
+    return shown
+
+
+def shows(server: Server, entity: tuple[str, ...], *expected: str) -> None:
+    """Wait until the tool shows exactly these values. Kafka's brokers follow their controller a moment later."""
+    shown = until(
+        lambda: configure(server, "--describe", *entity),
+        lambda text: all(each in text for each in expected) and ("=" in text) == bool(expected),
+        f"{expected}",
+    )
+    assert shown.count("=") == sum(each.count("=") for each in expected), shown
+
+
+@pytest.mark.parametrize(
+    ("entity", "quotas"),
+    [
+        (("users", "alice"), ("producer_byte_rate=1.0E9", "consumer_byte_rate=2.0E9", "request_percentage=99.5")),
+        (("users", ""), ("controller_mutation_rate=1000.5",)),
+        (("users", "alice", "clients", "loader"), ("producer_byte_rate=1.0E9",)),
+        (("clients", "loader"), ("consumer_byte_rate=1.0E9",)),
+        (("users", "", "clients", ""), ("producer_byte_rate=1.0E9",)),
+        (("ips", "127.0.0.9"), ("connection_creation_rate=1000000.0",)),
+    ],
+    ids=str,
+)
+def test_quotas(server: Server, entity: tuple[str, ...], quotas: tuple[str, ...]) -> None:
+    chosen: tuple[str, ...] = ()
+    for kind, name in zip(entity[::2], entity[1::2], strict=True):
+        chosen += ("--entity-type", kind, *(("--entity-name", name) if name else ("--entity-default",)))
+    assert "Completed updating" in configure(server, "--alter", *chosen, "--add-config", ",".join(quotas))
+    shows(server, chosen, *quotas)
+    names = [each.partition("=")[0] for each in quotas]
+    assert "Completed updating" in configure(server, "--alter", *chosen, "--delete-config", ",".join(names))
+    shows(server, chosen)
+
+
+def test_quotas_and_credentials_of_a_user(server: Server) -> None:
+    alice = ("--entity-type", "users", "--entity-name", "alice")
+    configure(server, "--alter", *alice, "--add-config", "SCRAM-SHA-256=[password=secret]")
+    configure(server, "--alter", *alice, "--add-config", "producer_byte_rate=1000000000")
+    text = until(
+        lambda: configure(server, "--describe", *alice),
+        lambda text: "producer_byte_rate=1.0E9" in text and "SCRAM-SHA-256=iterations=" in text,
+        "both",
+    )
+    assert "secret" not in text
+    configure(server, "--alter", *alice, "--delete-config", "producer_byte_rate")
+    until(
+        lambda: configure(server, "--describe", *alice),
+        lambda text: "producer" not in text and "SCRAM-SHA-256=iterations=" in text,
+        "only the credentials",
+    )
+    configure(server, "--alter", *alice, "--delete-config", "SCRAM-SHA-256")
+    shows(server, alice)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrong", "message"),
+    [
+        ("users", "alice", "producer_byte_rate=-1", "Quota producer_byte_rate must be greater than 0"),
+        ("ips", "no-address.invalid", "connection_creation_rate=1", "must be a valid IP or resolvable host"),
+    ],
+)
+def test_invalid_quotas(server: Server, kind: str, name: str, wrong: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        configure(server, "--alter", "--entity-type", kind, "--entity-name", name, "--add-config", wrong)
 
 
 def test_leader_election(server: Server, name: str) -> None:

@@ -52,8 +52,6 @@ _NOT_YET = {
     "elect_leaders": "electing leaders (KIP-460)",
     "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
     "list_config_resources": "listing config resources (KIP-1142)",
-    "describe_client_quotas": "quotas (KIP-546)",
-    "alter_client_quotas": "quotas (KIP-546)",
     "create_delegation_token": "delegation tokens (KIP-48)",
     "describe_share_groups": "share groups (KIP-932)",
 }

@@ -15,6 +15,7 @@ from oncelog.client.admin import (
     groups,
     log_dirs,
     producer_batches,
+    quotas,
     replica_offsets,
     replication,
     transactions,
@@ -102,12 +103,14 @@ class Admin(AdminBase):
     describe_features = _asked(features.describe_features)
     update_features = _asked(features.update_features)
 
-    # -- permissions ------------------------------------------------------------------------------------------
+    # -- permissions and quotas --------------------------------------------------------------------------------
     create_acls = _asked(acls.create_acls)
     describe_acls = _asked(acls.describe_acls)
     delete_acls = _asked(acls.delete_acls)
     alter_user_scram_credentials = _asked(users.alter_user_scram_credentials)
     describe_user_scram_credentials = _asked(users.describe_user_scram_credentials)
+    alter_client_quotas = _asked(quotas.alter_client_quotas)
+    describe_client_quotas = _asked(quotas.describe_client_quotas)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = _asked(group_descriptions.list_groups)

@@ -64,12 +64,14 @@ class Admin(AdminBase, Blocking[Awaited]):
     describe_features = blocking(Awaited.describe_features)
     update_features = blocking(Awaited.update_features)
 
-    # -- permissions ------------------------------------------------------------------------------------------
+    # -- permissions and quotas --------------------------------------------------------------------------------
     create_acls = blocking(Awaited.create_acls)
     describe_acls = blocking(Awaited.describe_acls)
     delete_acls = blocking(Awaited.delete_acls)
     alter_user_scram_credentials = blocking(Awaited.alter_user_scram_credentials)
     describe_user_scram_credentials = blocking(Awaited.describe_user_scram_credentials)
+    alter_client_quotas = blocking(Awaited.alter_client_quotas)
+    describe_client_quotas = blocking(Awaited.describe_client_quotas)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = blocking(Awaited.list_groups)
