@@ -15,6 +15,7 @@ from uuid import UUID
 from oncelog.cluster.acl_nodes import node_name
 from oncelog.cluster.acls import Acl
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.quotas import QuotaSet
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -24,12 +25,14 @@ from oncelog.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntityRecordPart,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -62,6 +65,8 @@ class KafkaMetadata:
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     acls: dict[UUID, Acl] = field(default_factory=dict)
+    quotas: dict[frozenset[tuple[str, str | None]], dict[str, float]] = field(default_factory=dict)
+    """By the parts of an entity, type and name: the quotas by their keys. They are not checked."""
     end_offset: int = 0
     """The offset after the last batch that was read."""
     not_read: set[str] = field(default_factory=set)
@@ -140,6 +145,14 @@ class KafkaMetadata:
             record.permission_type,
         )
 
+    def _quota(self, record: ClientQuotaRecord) -> None:
+        entity = frozenset((part.entity_type, part.entity_name) for part in record.entity)
+        values = self.quotas.setdefault(entity, {})
+        if record.remove:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
         del self.acls[record.id]
 
@@ -154,6 +167,7 @@ _APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
     ProducerIdsRecord: KafkaMetadata._producer_ids,
     AccessControlEntryRecord: KafkaMetadata._acl,
     RemoveAccessControlEntryRecord: KafkaMetadata._remove_acl,
+    ClientQuotaRecord: KafkaMetadata._quota,
 }
 
 
@@ -245,6 +259,7 @@ def bootstrap(
     features: Mapping[str, int],
     broker_configs: Mapping[str, Mapping[str, str]],
     acls: Iterable[Acl],
+    quotas: QuotaSet,
     now_ms: int,
 ) -> bytes:
     """Return the content of a `bootstrap.checkpoint`, from which Kafka's first controller creates these topics.
@@ -275,6 +290,7 @@ def bootstrap(
     for name, configs in sorted(broker_configs.items()):
         records += _settings(ResourceType.BROKER, name, configs)
     records += [(_acl_record(acl), 0) for acl in acls]
+    records += _quota_records(quotas)
     records.append((ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id), 0))
     rows = [
         Record(offset, now_ms, None, encode_record(message, version))
@@ -290,6 +306,21 @@ def _settings(kind: int, name: str, configs: Mapping[str, str]) -> list[tuple[Me
     return [
         (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
         for key, value in sorted(configs.items())
+    ]
+
+
+def _quota_records(quotas: QuotaSet) -> list[tuple[Message, int]]:
+    return [
+        (
+            ClientQuotaRecord(
+                entity=[QuotaEntityRecordPart(entity_type=kind, entity_name=name) for kind, name in entity.parts],
+                key=key,
+                value=value,
+            ),
+            0,
+        )
+        for entity, values in quotas.by_entity.items()
+        for key, value in sorted(values.items())
     ]
 
 

@@ -53,6 +53,23 @@ class QuotaEntity(NamedTuple):
         return f"ClientQuotaEntity(entries={{{shown}}})"
 
 
+FIELDS = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
+"""The fields of `QuotaEntity` by their types on the wire."""
+
+
+def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
+    """Return the entity with these parts, by their types on the wire. The name of a default is None.
+
+    Raises INVALID_REQUEST for an unknown type and an empty name. `check_entity` checks the combination.
+    """
+    for kind, name in parts.items():
+        if kind not in FIELDS:
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+    return QuotaEntity(**{FIELDS[kind]: DEFAULT if name is None else name for kind, name in parts.items()})
+
+
 Owner = tuple[str, str]
 """The user and the client id that share a quota. An empty part means that the quota counts all of them together."""
 

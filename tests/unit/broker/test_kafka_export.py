@@ -17,13 +17,16 @@ from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.quotas import CONNECTIONS, CONSUMER, DEFAULT, PRODUCER, QuotaEntity
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
+    QuotaEntityRecordPart,
     RemoveAccessControlEntryRecord,
     TopicRecord,
 )
@@ -149,15 +152,15 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
 
         await broker.settings.alter_broker(1, smaller, validate_only=False)
 
-    quota = build_batch([Record(5, NOW, None, b"\x01\x0e\x00")], base_offset=5, leader_epoch=1)
+    user = build_batch([Record(5, NOW, None, b"\x01\x0b\x00")], base_offset=5, leader_epoch=1)
     with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
-        file.write(quota)
+        file.write(user)
     live(data, store, life)
     refusals = [each.getMessage() for each in caplog.records if "not importing" in each.getMessage()]
     assert refusals == [
         "not importing these settings of broker 7: max.connections",
         "not importing these settings of group g: consumer.session.timeout.ms",
-        "not importing client quotas",
+        "not importing SCRAM users",
     ]
     assert export(store, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {
@@ -193,6 +196,40 @@ def test_acls_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptur
     found = read_bootstrap(data).acls
     assert {acl.name for acl in found.values()} == {"kept", "other"}
     assert UUID(int=0) not in found
+
+
+def test_quotas_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def changed(key: str, value: float, *parts: tuple[str, str | None], remove: bool = False) -> ClientQuotaRecord:
+        entity = [QuotaEntityRecordPart(entity_type=kind, entity_name=name) for kind, name in parts]
+        return ClientQuotaRecord(entity=entity, key=key, value=value, remove=remove)
+
+    data, store = tmp_path / "data", new_tree()
+    both = ("user", "alice"), ("client-id", None)
+    metadata_log(
+        data,
+        changed(PRODUCER, 5.0, *both),
+        changed(CONSUMER, 6.0, *both),
+        changed(PRODUCER, 7.0, *reversed(both)),
+        changed(CONSUMER, 0.0, *both, remove=True),
+        changed(CONNECTIONS, 8.0, ("ip", "127.0.0.1")),
+        changed(CONNECTIONS, 9.0, ("ip", "localhost")),
+        changed("of the future", 1.0, ("user", None)),
+    )
+    quotas = {QuotaEntity("alice", DEFAULT): {PRODUCER: 7.0}, QuotaEntity(ip="127.0.0.1"): {CONNECTIONS: 8.0}}
+
+    async def life(broker: Broker) -> None:
+        assert broker.metadata.image.quotas.by_entity == quotas
+
+    live(data, store, life)
+    assert [record.getMessage() for record in caplog.records if "not importing" in record.getMessage()] == [
+        "not importing the quotas of ip 'localhost': localhost is not a valid IP or resolvable host.",
+        "not importing the quotas of user 'default': Invalid configuration key of the future",
+    ]
+    export(store, [directory_at(data)], NOW)
+    assert read_bootstrap(data).quotas == {
+        frozenset(both): {PRODUCER: 7.0},
+        frozenset({("ip", "127.0.0.1")}): {CONNECTIONS: 8.0},
+    }
 
 
 @pytest.mark.parametrize("midway", [False, True])

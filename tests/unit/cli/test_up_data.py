@@ -168,4 +168,6 @@ def test_broker_does_not_start_without_its_metadata_unless_it_restores_it(new_cl
     cluster.start()
     with Wire(cluster.bootstrap) as wire:
         assert wire.values(topic_id) == [b"one"]
-    assert "Settings of topics and brokers, ACLs, and topics without a directory, are lost" in errors_of(cluster)
+    assert "Settings of topics and brokers, ACLs, quotas, and topics without a directory, are lost" in errors_of(
+        cluster
+    )

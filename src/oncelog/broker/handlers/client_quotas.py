@@ -15,7 +15,7 @@ from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import KEYS_A_TURN, Yielder, by_key, in_turns
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.quotas import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity, QuotaSet, check_entity, check_value
+from oncelog.cluster.quotas import DEFAULT, FIELDS, IP, QuotaEntity, QuotaSet, check_entity, check_value, entity_of
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import AclOperation
@@ -35,8 +35,6 @@ from oncelog.protocol.messages.describe_client_quotas import (
     ValueData,
 )
 
-_FIELDS = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
-"""The fields of `QuotaEntity` by their types on the wire."""
 _EXACT, _DEFAULT, _SPECIFIED = range(3)
 """The ways in which a component of the filter matches an entity's name."""
 
@@ -64,13 +62,13 @@ def _filter(components: Iterable[ComponentData]) -> Filter:
         kind = component.entity_type
         if not kind:
             raise _invalid("Invalid empty entity type.")
-        field = _FIELDS.get(kind)
+        field = FIELDS.get(kind)
         if field in chosen:
             raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
         if field is None:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
         chosen[field] = _wanted(component)
-    if _FIELDS[IP] in chosen and len(chosen) > 1:
+    if FIELDS[IP] in chosen and len(chosen) > 1:
         raise _invalid(
             "Invalid entity filter component combination. IP filter component should not be used with user or "
             "clientId filter component."
@@ -129,7 +127,7 @@ async def handle_alter(
         result = QuotaAlterationResult(entity=_parts(parts.items()))
         key: QuotaEntity | tuple[tuple[str, str | None], ...] = tuple(sorted(parts.items(), key=lambda part: part[0]))
         try:
-            key = entity = _entity(parts)
+            key = entity = entity_of(parts)
             if entity in results:
                 wanted.pop(entity, None)
                 raise _invalid(f"Ignoring duplicate entity {entity}")
@@ -145,18 +143,6 @@ async def handle_alter(
 
 def _parts(parts: Iterable[tuple[str, str | None]]) -> list[QuotaEntityPart]:
     return [QuotaEntityPart(entity_type=kind, entity_name=name) for kind, name in parts]
-
-
-def _entity(parts: Mapping[str, str | None]) -> QuotaEntity:
-    """Return the entity with these parts. Raises INVALID_REQUEST for an unknown type and an empty name."""
-    for kind, name in parts.items():
-        if kind not in _FIELDS:
-            raise _invalid(f"Unhandled client quota entity type: {kind}")
-        if name == "":
-            raise _invalid(f"Empty {kind} not supported")
-    if not parts:
-        raise _invalid("Invalid empty client quota entity")
-    return QuotaEntity(**{_FIELDS[kind]: DEFAULT if name is None else name for kind, name in parts.items()})
 
 
 async def _values(

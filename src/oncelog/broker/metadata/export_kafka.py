@@ -77,6 +77,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         features={**image.feature_levels, "group.version": 1},
         broker_configs=settings,
         acls=image.acls,
+        quotas=image.quotas,
         now_ms=now_ms,
     )
     path = f"{directories[0].path}/{BOOTSTRAP}"

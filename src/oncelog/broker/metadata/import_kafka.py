@@ -18,11 +18,12 @@ from uuid import UUID
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.cluster import acl_nodes, configs, kafka_metadata, topic_nodes
+from oncelog.cluster import acl_nodes, configs, kafka_metadata, quota_nodes, topic_nodes
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import SUPPORTED, TRANSACTION_VERSION
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
 from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.quotas import QuotaEntity, check_entity, check_value, entity_of
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
@@ -91,6 +92,7 @@ class LogDirectoryImport:
                 self._take(self._from_kafka(found), found.next_producer_id)
                 self._take_settings(found)
                 self._take_acls(found)
+                self._take_quotas(found)
                 note_imported(self._store, directory)
                 self._logger.info("imported %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
@@ -108,10 +110,10 @@ class LogDirectoryImport:
         self._logger.warning("created new metadata, and added these topics from the log directories: %s", names)
         if lost:
             self._logger.warning(
-                "Settings of topics and brokers, ACLs, and topics without a directory, are lost. Records of restored "
-                "topics do not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`, and the "
-                "ACLs with `oncelog acl add`; the decision topic PREFIX-commits of each Spark sink needs `--config "
-                "cleanup.policy=compact`"
+                "Settings of topics and brokers, ACLs, quotas, and topics without a directory, are lost. Records of "
+                "restored topics do not expire (retention.ms=-1). Set the settings again with `oncelog topic alter`, "
+                "and the ACLs with `oncelog acl add`; the decision topic PREFIX-commits of each Spark sink needs "
+                "`--config cleanup.policy=compact`"
             )
         return initial
 
@@ -127,7 +129,7 @@ class LogDirectoryImport:
             f"the metadata is missing, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: "
             f"{names}). Restore metadata.sqlite from a backup, or rebuild it from the log directories with "
             "`--set restore.metadata=true`. This restores the records of these topics, committed offsets and "
-            "transactions, but not the settings of topics and brokers, ACLs, nor topics without a directory",
+            "transactions, but not the settings of topics and brokers, ACLs, quotas, nor topics without a directory",
         )
 
     def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
@@ -202,6 +204,23 @@ class LogDirectoryImport:
                 "permissions",
                 len(acls),
             )
+
+    def _take_quotas(self, found: KafkaMetadata) -> None:
+        wanted: dict[QuotaEntity, dict[str, float | None]] = {  # those of an interrupted import
+            entity: dict.fromkeys(values) for entity, values in quota_nodes.read_all(self._store).items()
+        }
+        for parts, values in found.quotas.items():
+            try:
+                entity = entity_of(dict(parts))
+                check_entity(entity)
+                for key, value in values.items():
+                    check_value(entity, key, value)
+            except ProtocolError as error:
+                shown = ", ".join(f"{kind} {name or 'default'!r}" for kind, name in sorted(parts, key=str))
+                self._logger.warning("not importing the quotas of %s: %s", shown, error)
+            else:
+                wanted[entity] = {**wanted.get(entity, {}), **values}
+        quota_nodes.update(self._changes, wanted)
 
     # -- partition directories --------------------------------------------------------------------------------------
 

@@ -18,13 +18,18 @@ from oncelog.protocol.schema import Message
 
 T = TypeVar("T")
 
-UNMETERED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
-"""APIs that no quota limits: those of a login, and those that only brokers may use."""
+UNMETERED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""APIs that no quota limits: those of a login."""
 _LONGEST_MS = 2**31 - 1
 _STRICT_SINCE = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3, ApiKey.METADATA: 0}
 """From this version on, an API rejects changes above the quota. In earlier versions, the client only pauses."""
-_OF_BROKERS = {ApiKey.ADD_PARTITIONS_TO_TXN: 4}
+_OF_BROKERS = {int(ApiKey.WRITE_TXN_MARKERS): 0, int(ApiKey.ADD_PARTITIONS_TO_TXN): 4}
 """From this version on, only brokers may use the API."""
+
+
+def is_of_brokers(api_key: int, version: int) -> bool:
+    """Return whether only brokers may send requests of this API."""
+    return version >= _OF_BROKERS.get(api_key, version + 1)
 
 
 class Metering:
@@ -35,10 +40,8 @@ class Metering:
         self.quotas = quotas
         self.busy = busy
 
-    def meter(self, session: Session, client_id: str, api_key: int, version: int, size: int) -> Meter | None:
-        """Return the meter of a request of `size` bytes, or None if no quota limits requests of its API."""
-        if api_key in UNMETERED or version >= _OF_BROKERS.get(ApiKey(api_key), version + 1):
-            return None
+    def meter(self, session: Session, client_id: str, api_key: int, version: int, size: int) -> Meter:
+        """Return the meter of a request of `size` bytes."""
         return Meter(self, session, client_id, api_key, version, size)
 
 

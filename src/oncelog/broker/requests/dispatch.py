@@ -13,6 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from oncelog.broker.quotas.metering import UNMETERED, is_of_brokers
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.large_messages import (
@@ -24,7 +25,7 @@ from oncelog.broker.requests.large_messages import (
     free,
     has_many_items,
 )
-from oncelog.broker.requests.operations import NotAuthorizedError
+from oncelog.broker.requests.operations import CLUSTER, NotAuthorizedError
 from oncelog.broker.requests.request_times import ApiTimes, RequestTimes
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.resources import steady_s
@@ -36,6 +37,7 @@ from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.error_responses import error_answer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from oncelog.protocol.kinds import AclOperation
 from oncelog.protocol.schema import DecodeError, Message
 
 Decode = Callable[[], Awaitable[tuple[Message, int]]]
@@ -123,8 +125,7 @@ class Dispatcher:
         )
         context.began = began
         if self._cache.image.quotas:
-            size = len(frame) - position
-            context.meter = self._metering.meter(session, context.client_id, api_key, version, size)
+            self._measure(context, len(frame) - position)
         try:
             # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.
             if len(frame) <= SMALL_FRAME:
@@ -154,6 +155,13 @@ class Dispatcher:
             response = Deferred(response)
         response.answer = self._later(response.answer, request, context)
         return _timed(response, context)
+
+    def _measure(self, context: RequestContext, size: int) -> None:
+        """Begin to count a request of `size` bytes against the quotas of its client, unless it has none."""
+        key, version = context.api_key, context.api_version
+        if key in UNMETERED or (is_of_brokers(key, version) and context.may(AclOperation.CLUSTER_ACTION, *CLUSTER)):
+            return
+        context.meter = self._metering.meter(context.session, context.client_id, key, version, size)
 
     def _new_route(self, api_key: int, version: int) -> _Route | None:
         """Return the route of an API in a version, or None for ApiVersions in an unknown version.

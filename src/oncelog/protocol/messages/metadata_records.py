@@ -1,4 +1,4 @@
-"""Records of `__cluster_metadata`, the log of a KRaft controller: topics, settings, features, producer ids and ACLs.
+"""Records of `__cluster_metadata`, the log of a KRaft controller: topics, settings, features, ACLs and so on.
 
 Only the records that a broker needs to use its data are declared. The reader skips all others.
 """
@@ -8,7 +8,19 @@ from __future__ import annotations
 from uuid import UUID
 
 from oncelog.protocol.primitives import read_varint, varint
-from oncelog.protocol.schema import DecodeError, Message, array, int8, int16, int32, int64, string, uuid
+from oncelog.protocol.schema import (
+    DecodeError,
+    Message,
+    array,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 
 _FRAME_VERSION = 1
 
@@ -88,6 +100,22 @@ class RemoveAccessControlEntryRecord(Message, api_key=19, versions=(0, 0), flexi
     id: UUID = uuid()
 
 
+class QuotaEntityRecordPart(Message):
+    """`Entity` of ClientQuotaRecord: one type, and its name. The name of a default is None."""
+
+    entity_type: str = string()
+    entity_name: str | None = string(nullable=0)
+
+
+class ClientQuotaRecord(Message, api_key=14, versions=(0, 0), flexible=0):
+    """A quota of a user, a client id, both or an address was set, or removed."""
+
+    entity: list[QuotaEntityRecordPart] = array(QuotaEntityRecordPart)
+    key: str = string()
+    value: float = float64()
+    remove: bool = boolean()
+
+
 class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible=0):
     """The finalized level of a feature, 0 for none."""
 
@@ -123,13 +151,13 @@ _TYPES: dict[int, type[Message]] = {
     kind.API_KEY: kind
     for kind in (
         *(TopicRecord, PartitionRecord, ConfigRecord, PartitionChangeRecord, RemoveTopicRecord, FeatureLevelRecord),
-        *(AccessControlEntryRecord, RemoveAccessControlEntryRecord),
+        *(AccessControlEntryRecord, RemoveAccessControlEntryRecord, ClientQuotaRecord),
         *(ProducerIdsRecord, BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord),
     )
 }
 
 
-NOT_READ = {10: "delegation tokens", 11: "SCRAM users", 14: "client quotas"}
+NOT_READ = {10: "delegation tokens", 11: "SCRAM users"}
 """The kinds of records that matter to administrators, but are not imported, with their names for messages."""
 
 
