@@ -151,3 +151,12 @@ def test_repeated_keys_and_entities_are_rejected(wire: Wire) -> None:
     assert {each.error_code for each in found.values()} == {ErrorCode.INVALID_REQUEST}
     assert "uplicate" in (found["user"].error_message or "")
     assert found["client-id"].error_message == "Ignoring duplicate entity ClientQuotaEntity(entries={client-id=loader})"
+
+
+def test_too_many_changes_are_rejected(wire: Wire) -> None:
+    quotas = dict.fromkeys(KEYS, 1e9)
+    entries = [alteration((("user", f"user-{number}"),), **quotas) for number in range(2501)]
+    answer = wire.call(AlterClientQuotasRequest(entries=entries))
+    assert {each.error_code for each in answer.entries} == {ErrorCode.POLICY_VIOLATION}
+    assert {each.entity[0].entity_name for each in answer.entries} == {f"user-{number}" for number in range(2501)}
+    assert described(wire) == {}
