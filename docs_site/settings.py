@@ -12,6 +12,7 @@ from oncelog.broker.config import settings
 from oncelog.broker.config.dynamic import DYNAMIC
 from oncelog.broker.config.entries import type_of
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.quota_settings import QuotaSettings
 from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.broker.config.settings import Key, keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
@@ -100,7 +101,9 @@ def descriptions() -> dict[str, str]:
 
     Python does not keep them, so this reads the source.
     """
-    modules = [ast.parse(inspect.getsource(each)).body[0] for each in (SecuritySettings, settings.BrokerConfig)]
+    modules = [
+        ast.parse(inspect.getsource(each)).body[0] for each in (SecuritySettings, QuotaSettings, settings.BrokerConfig)
+    ]
     fields = [field for module in modules if isinstance(module, ast.ClassDef) for field in module.body]
     found = {}
     for field, following in itertools.pairwise(fields):

@@ -94,6 +94,8 @@ def test_defaults_without_settings() -> None:
             "PLAINTEXT://0.0.0.0:1",
             "advertised.listeners must name a host that clients can reach, not 0.0.0.0",
         ),
+        ("client.quota.callback.class", "x.Y", "client.quota.callback.class must be empty, not 'x.Y'"),
+        ("quota.window.num", "0", "quota.window.num must be at least 1, not 0"),
         (
             "controller.listener.names",
             "PLAINTEXT",

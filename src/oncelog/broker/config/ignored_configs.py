@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 _WITHOUT_EFFECT = """
-advertised.host.name alter.config.policy.class.name
+advertised.host.name alter.log.dirs.replication.quota.window.num
+alter.log.dirs.replication.quota.window.size.seconds alter.config.policy.class.name
 background.threads broker.id.generation.enable confluent.support.metrics.enable
 controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
@@ -15,6 +16,7 @@ metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size
 offsets.topic.compression.codec process.roles queued.max.request.bytes queued.max.requests
+replication.quota.window.num replication.quota.window.size.seconds
 replica.socket.receive.buffer.bytes request.timeout.ms socket.receive.buffer.bytes
 socket.send.buffer.bytes transaction.state.log.load.buffer.size zookeeper.connect
 zookeeper.connection.timeout.ms zookeeper.session.timeout.ms

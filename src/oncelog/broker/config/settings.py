@@ -22,6 +22,7 @@ from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_keys import JAAS, listener_key
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
 from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, broker_listener, parse_listeners
+from oncelog.broker.config.quota_settings import QuotaSettings
 from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.net.credentials import Secret
 from oncelog.net.server_options import PLAINTEXT
@@ -51,7 +52,7 @@ ReplicaSelector = Annotated[str, Meta(pattern=r"^(org\.apache\.kafka\.common\.re
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
-class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
+class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
     """The settings of one broker. Times are ms and sizes are bytes, unless the name says otherwise."""
 
     # identity and listeners
@@ -214,16 +215,6 @@ class BrokerConfig(SecuritySettings, frozen=True, kw_only=True):
     """Largest response to a fetch, even if the client requests more. A single larger batch is returned anyway."""
     max_incremental_fetch_session_cache_slots: Int0 = 1000
     """Maximum number of fetch sessions (KIP-227)."""
-
-    # quotas
-    quota_window_num: Int1 = 11
-    """Windows over which the rate of a client is measured, the present one included."""
-    quota_window_size_seconds: Int1 = 1
-    """Length of such a window."""
-    controller_quota_window_num: Int1 = 11
-    """Windows of `controller_mutation_rate`: a burst may use the quota of all of them."""
-    controller_quota_window_size_seconds: Int1 = 1
-    """Length of such a window."""
 
     # producer ids and transactions
     producer_id_expiration_ms: Int1 = _DAY_MS
@@ -469,7 +460,8 @@ def _within(name: str, text: str, number: float, meta: Meta | None) -> float:
 def _matches(name: str, text: str, pattern: str) -> None:
     if re.search(pattern, text) is None:
         choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9.]*", pattern.replace("\\", ""))))
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
+        allowed = f"must be one of {', '.join(choices)}" if choices else "must be empty"
+        raise ConfigError(f"{name} {allowed}, not {text!r}")
 
 
 def _warning(name: str, table: Mapping[str, Key]) -> str:

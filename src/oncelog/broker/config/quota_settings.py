@@ -1,0 +1,27 @@
+"""The broker's settings for client quotas, with Kafka's names. `BrokerConfig` has them, too. Source: `QuotaConfig`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from oncelog.broker.config.security_settings import SecuritySettings
+
+Int1 = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Empty = Annotated[str, Meta(pattern="^$")]
+
+
+class QuotaSettings(SecuritySettings, frozen=True, kw_only=True):
+    """The settings. The others are those of its base, because a `Struct` has only one."""
+
+    quota_window_num: Int1 = 11
+    """Windows over which the rate of a client is measured, the present one included."""
+    quota_window_size_seconds: Int1 = 1
+    """Length of such a window."""
+    controller_quota_window_num: Int1 = 11
+    """Windows of `controller_mutation_rate`: a burst may use the quota of all of them."""
+    controller_quota_window_size_seconds: Int1 = 1
+    """Length of such a window."""
+    client_quota_callback_class: Empty = ""
+    """Must be empty, because plugins for quotas are not supported."""
