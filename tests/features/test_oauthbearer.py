@@ -190,6 +190,14 @@ DIFFERS: dict[str, tuple[Callable[[], str], str]] = {
         lambda: signed(RSA, claims(x="x" * 200_000)),
         "Kafka has no limit but sasl.server.max.receive.size. No provider issues a token of more than 128 KiB.",
     ),
+    "line in the name": (
+        lambda: signed(RSA, claims(sub="alice\nbob")),
+        "Such a name would write lines of its own into the log.",
+    ),
+    "half a character in the name": (
+        lambda: signed(RSA, claims(sub="alice\ud800")),
+        "Java writes a question mark instead, so that two users may have the same name.",
+    ),
     "padded": (
         lambda: resigned(lambda parts: [*parts[:2], parts[2] + "="]),
         "RFC 7515 allows one form of the same bytes only.",

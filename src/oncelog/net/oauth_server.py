@@ -14,8 +14,11 @@ from oncelog.net.sasl_server import RejectedLoginError
 INVALID = '{"status":"invalid_token"}'
 """What a client with a wrong token gets. It does not say what is wrong, because the client may be a stranger."""
 MALFORMED = "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
-
-_PAIRS = r"(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*"
+MAX_MESSAGE = 163_840
+"""The maximum number of bytes of a client's first message."""
+MAX_PAIRS = 100
+"""The maximum number of fields in it: the token and its extensions."""
+_PAIRS = rf"(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01){{0,{MAX_PAIRS}}}"
 _FIRST = re.compile(rf"n,(?:a=((?:[^=,\0]|=2C|=3D)+))?,\x01({_PAIRS})\x01")
 _BEARER = re.compile(r"([A-Za-z]+) +([A-Za-z0-9\-._~+/]+=*)")
 
@@ -61,10 +64,10 @@ class OAuthBearerServer:
 def _parse(message: bytes) -> tuple[str, str]:
     """Return the user that the client claims to be, or "", and the token. Raises RejectedLoginError.
 
-    Extensions (KIP-342) are valid in any number, and have no effect.
+    Extensions (KIP-342) have no effect.
     """
     try:
-        found = _FIRST.fullmatch(message.decode())
+        found = _FIRST.fullmatch(message.decode()) if len(message) <= MAX_MESSAGE else None
     except UnicodeDecodeError:
         found = None
     if found is None:

@@ -25,6 +25,8 @@ MAX_KID = 1000
 """The maximum number of characters of a key's id, as in Kafka's `RefreshingHttpsJwks`."""
 _MAX_S = 2**63 // 1000 - 1
 _PART = re.compile("[A-Za-z0-9_-]+")
+_UNFIT = re.compile("[\\x00-\\x1f\\x7f\\ud800-\\udfff]")
+"""Characters that would begin a new line in the log, or that UTF-8 cannot encode."""
 _NOT_UNDERSTOOD = ("crit", "b64")
 """Header parameters that demand extensions. None is supported, so a token with one must be rejected (RFC 7515)."""
 
@@ -149,7 +151,7 @@ def _kid(header: Mapping[str, Any]) -> str | None:
 def claimed_user(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> TokenUser:
     """Return the user in the claims of a genuine token. Raises RejectedTokenError.
 
-    Kafka accepts a token that was issued in the future. This broker does not.
+    Kafka accepts a token that was issued in the future, and control characters in the user's name.
     """
     expires = _seconds(claims, "exp", required=True)
     issued = _seconds(claims, "iat", required=True)
@@ -168,8 +170,8 @@ def claimed_user(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> T
     _check_audience(claims, rules)
     _check_scope(claims.get(rules.scope_claim), rules.scope_claim)
     user = claims.get(rules.user_claim)
-    if not isinstance(user, str) or not user.strip():
-        raise RejectedTokenError(f"the token's claim {rules.user_claim} is missing, empty, or no text")
+    if not isinstance(user, str) or not user.strip() or _UNFIT.search(user):
+        raise RejectedTokenError(f"the token's claim {rules.user_claim} is missing, empty, or no plain text")
     return TokenUser(user.strip(), expires * 1000)
 
 
