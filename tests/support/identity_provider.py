@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import ssl
 import threading
 import time
 import warnings
@@ -76,7 +77,7 @@ class IdentityProvider:
 
     client_id, client_secret = "broker-client", "hunter2-client"
 
-    def __init__(self, *keys: Any) -> None:
+    def __init__(self, *keys: Any, tls: ssl.SSLContext | None = None) -> None:
         self.key_set: Any = public(*keys)
         self.status = 200
         self.requests = 0
@@ -112,7 +113,9 @@ class IdentityProvider:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        base = f"http://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        base = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
         self.keys_url, self.token_url = f"{base}/keys", f"{base}/token"
 
     def token(self) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from oncelog.broker.oauth.signed_tokens import RejectedTokenError, claimed_user
 from oncelog.broker.oauth.signing_keys import MAX_KEYS, MAX_TRIED, SigningKeys, UnknownKeyError
 from oncelog.broker.oauth.token_keys import MAX_BYTES, KeySourceError, RefreshTimes, TokenKeys, read_keys
 from oncelog.broker.retrying import Backoff
+from oncelog.net.tls_files import Store
 from oncelog.testing.broker import Broker, BrokerStartError
+from support.certificates import authority, signed_by
 from support.identity_provider import IdentityProvider, claims, key, public, signed
 from support.token_servers import token_settings
 
@@ -200,6 +204,22 @@ def test_unusable_answer_is_refused(answer: Any, status: int, reason: str) -> No
         provider.key_set, provider.status = answer, status
         with pytest.raises(KeySourceError, match=reason):
             read_keys(settings(provider.keys_url))
+
+
+def test_certificate_of_the_provider_is_checked(tmp_path: Path) -> None:
+    issuer = authority()
+    certificate, private = signed_by(issuer, "provider", "127.0.0.1").write(tmp_path, "provider")
+    trusted = tmp_path / "ca.pem"
+    trusted.write_bytes(issuer.certificate_pem)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, private)
+    with IdentityProvider(RSA, tls=tls) as provider:
+        plain = settings(provider.keys_url)
+        with pytest.raises(KeySourceError, match="certificate verify failed"):
+            read_keys(plain)
+        assert verified(read_keys(replace(plain, trust=Store("ssl.truststore.location", str(trusted)))), RSA)
+        with pytest.raises(KeySourceError, match=r"ssl\.truststore\.location"):
+            read_keys(replace(plain, trust=Store("ssl.truststore.location", str(tmp_path / "missing.pem"))))
 
 
 @pytest.mark.parametrize(
