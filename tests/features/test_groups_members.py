@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from support.groups import (
@@ -348,6 +349,14 @@ def test_missing_group_is_described_as_dead(wire: Wire, name: str, version: int)
         [],
     )
     assert found.error_message == (f"Group {name} not found." if version >= 6 else None)
+
+
+def test_group_is_described_once(wire: Wire, module_server: Server, name: str) -> None:
+    """DIFFERS[repeated names]: Kafka describes it as often as the request names it."""
+    wire.find_coordinator(name, 0)
+    retried(lambda: wire.call(DescribeGroupsRequest(groups=[name]), 5).groups[0])
+    answer = wire.call(DescribeGroupsRequest(groups=[name, name]), 5)
+    assert [each.group_id for each in answer.groups] == [name] * (1 if module_server.name == "oncelog" else 2)
 
 
 def test_group_description_has_subscriptions_and_assignments(wire: Wire, module_server: Server, name: str) -> None:

@@ -195,6 +195,42 @@ def test_several_groups_are_fetched_at_once_by_name_or_id(wire: Wire, name: str)
         assert (only.name or only.topic_id, only.partitions[0].committed_offset) == (where.get("topic_id", name), 1)
 
 
+def test_group_may_be_named_once(wire: Wire, module_server: Server, topic: str) -> None:
+    """DIFFERS[OffsetFetch]: Kafka answers a group as often as the request names it."""
+    simple_commit(wire, topic, topic, {0: 5})
+    groups = [topic, f"{topic}-other", topic]
+    wire.find_coordinator(groups[1], 0)
+    asked = [OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups]
+    for version in (8, 10):
+        answer = wire.call(OffsetFetchRequest(groups=asked), version)
+        repeated = (code("INVALID_REQUEST"), 0) if module_server.name == "oncelog" else (0, 1)
+        assert [(each.error_code, len(each.topics)) for each in answer.groups] == [repeated, (0, 0), repeated]
+
+
+@pytest.mark.parametrize("version", [1, 7, 8, 10])
+def test_partition_may_be_named_once(wire: Wire, module_server: Server, name: str, version: int) -> None:
+    """DIFFERS[OffsetFetch]: Kafka answers a partition as often as the request names it."""
+    topic_id = wire.create_topic(name, 2)
+    wire.find_coordinator(name, 0)
+    simple_commit(wire, name, name, {0: 5})
+    where = {"topic_id": topic_id} if version >= 10 else {"name": name}
+    if version < 8:
+        old = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for indexes in ([0, 1], [0])]
+        answer = wire.call(OffsetFetchRequest(group_id=name, topics=old), version)
+    else:
+        asked = [OffsetFetchRequestTopics(**where, partition_indexes=indexes) for indexes in ([0, 1], [0])]
+        answer = wire.call(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=asked)]), version)
+        answer = answer.groups[0]
+    found = [(each.error_code, each.committed_offset) for topic in answer.topics for each in topic.partitions]
+    refused = code("INVALID_REQUEST")
+    if module_server.name != "oncelog":
+        assert found == [(0, 5), (0, -1), (0, 5)]
+    elif version == 1:
+        assert found == [(refused, -1)] * 3
+    else:
+        assert (answer.error_code, found) == (refused, [])
+
+
 def test_unknown_topic_id(wire: Wire, topic: str) -> None:
     unknown = UUID(int=12345)
     asked = [OffsetFetchRequestTopics(topic_id=unknown, partition_indexes=[0])]

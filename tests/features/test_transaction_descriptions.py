@@ -97,6 +97,14 @@ def test_descriptions(wire: Wire, name: str) -> None:
     assert describe(wire, name).topics == []
 
 
+def test_transaction_is_described_once(wire: Wire, server: Server, name: str) -> None:
+    """DIFFERS[repeated names]: Kafka describes it as often as the request names it."""
+    wire.session(name)
+    answer = wire.call(DescribeTransactionsRequest(transactional_ids=[name, f"{name}-none", name]))
+    found = [each.transactional_id for each in answer.transaction_states]
+    assert found == [name, f"{name}-none"] + [name] * (server.name != "oncelog")
+
+
 def test_producers_of_a_partition(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name)
     assert producers(wire, name) == {}

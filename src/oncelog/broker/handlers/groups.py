@@ -55,10 +55,13 @@ async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestCont
 
 
 async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
-    """Return the state and the members of each group, or its error, in the order of the request."""
+    """Return the state and the members of each group, or its error, in the order of the request.
+
+    A group that the request names twice is described once, so that a small request does not cause a huge response.
+    """
     described = []
     yielder = Yielder()
-    for group_id in request.groups:
+    for group_id in await counted(request.groups):
         await yielder.next()
         try:
             ctx.authorize(AclOperation.DESCRIBE, AclResource.GROUP, group_id)

@@ -1,4 +1,8 @@
-"""OffsetFetch: return the committed offsets of one group, or since version 8 of several."""
+"""OffsetFetch: return the committed offsets of one group, or since version 8 of several.
+
+A request may name a group once, and a partition of a group once. So the response is at most as large as what the broker
+keeps, however small the request is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import Yielder, filtered, in_turns
+from oncelog.broker.turns import Yielder, counted, filtered, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
@@ -35,14 +39,19 @@ _WITH_TOPIC_IDS = 10
 async def handle(
     cache: MetadataCache, groups: GroupService, request: OffsetFetchRequest, ctx: RequestContext
 ) -> OffsetFetchResponse:
-    """Return each group's offsets, or its error."""
+    """Return each group's offsets, or its error. A group that is named more than once gets INVALID_REQUEST."""
     version = ctx.api_version
     yielder = Yielder()
     if version >= _WITH_SEVERAL_GROUPS:
         answer = OffsetFetchResponse(groups=[])
+        named = await counted(group.group_id for group in request.groups)
         for group in request.groups:
             await yielder.next()
-            answer.groups.append(await _fetch(cache, groups, group, request.require_stable, ctx))
+            if named[group.group_id] > 1:
+                found = OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST)
+            else:
+                found = await _fetch(cache, groups, group, request.require_stable, ctx)
+            answer.groups.append(found)
         return answer
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     if request.topics is not None:
@@ -70,6 +79,7 @@ async def _fetch(
 
     try:
         ctx.authorize(AclOperation.DESCRIBE, AclResource.GROUP, asked.group_id)
+        await _check_partitions(asked, by_id)
         refused = await in_turns(_take_refused(cache, asked, by_id, may_describe))
         response = await groups.fetch_offsets(asked, require_stable)
     except ProtocolError as error:
@@ -80,6 +90,16 @@ async def _fetch(
         response.topics = await in_turns(_with_ids(cache, response.topics))
     response.topics += refused
     return response
+
+
+async def _check_partitions(asked: OffsetFetchRequestGroup, by_id: bool) -> None:
+    """Raise INVALID_REQUEST if a partition is named more than once."""
+    topics = asked.topics or ()
+    named = await counted(
+        (topic.topic_id if by_id else topic.name, index) for topic in topics for index in topic.partition_indexes
+    )
+    if named.total() > len(named):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names a partition more than once")
 
 
 def _with_ids(cache: MetadataCache, topics: list[OffsetFetchResponseTopics]) -> Steps[list[OffsetFetchResponseTopics]]:

@@ -15,7 +15,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.coordinator_topics import requiring_topic
 from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import Yielder, filtered
+from oncelog.broker.turns import Yielder, counted, filtered
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.coordinator.transactions.coordinator import init_error
 from oncelog.coordinator.transactions.queries import no_description
@@ -70,10 +70,13 @@ async def add_offsets(
 async def describe(
     transactions: TransactionService, request: DescribeTransactionsRequest, ctx: RequestContext
 ) -> DescribeTransactionsResponse:
-    """Return the state, producer and partitions of each transactional id, or its error."""
+    """Return the state, producer and partitions of each transactional id, or its error.
+
+    An id that the request names twice is described once, so that a small request does not cause a huge response.
+    """
     states = []
     yielder = Yielder()
-    for name in request.transactional_ids:
+    for name in await counted(request.transactional_ids):
         await yielder.next()
         try:
             ctx.authorize(AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, name)
