@@ -57,7 +57,7 @@ SHORT_JOIN_WAIT_S = 5.0
 """The same if the cluster exists. One of its brokers may be unable to start, and the others have copies."""
 JOIN_POLL_S = 0.02
 LAST_LINES_S = 1.0
-"""How long a process waits at its end until its last lines are written to stderr."""
+"""How long a process waits until its lines are written to stderr: at its end, and before others say that it runs."""
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 """A terminal sends these to all processes that it runs."""
 STOP_SIGNALS = (signal.SIGTERM, *TERMINAL_SIGNALS)
@@ -236,7 +236,8 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         endpoint = broker.endpoint(first.name)
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
         if not stop.is_set():
-            say(f"[KafkaServer id={config.node_id}] started")  # before `oncelog up` prints the address
+            say(f"[KafkaServer id={config.node_id}] started")
+            await asyncio.to_thread(STDERR.drain, LAST_LINES_S)  # before `oncelog up` prints the address
             if supervisor is not None:
                 supervisor.sendall(msgspec.json.encode(ready) + b"\n")
         broker.failed.add_done_callback(lambda _: stop.set())
