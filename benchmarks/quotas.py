@@ -32,7 +32,7 @@ from support.wire import Wire, batch
 
 VALUE = b"x" * 10_000
 BURST_S = 25.0
-"""After this time, the burst at the start is in no window any more. A window is 1 s long, and there are 11."""
+"""After this time, the burst at the start is over. Kafka remembers it for 11 s."""
 WITHIN = 0.10
 """The allowed difference between a measured rate and the quota."""
 SERVERS: dict[str, Callable[[Path], Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}

@@ -16,7 +16,7 @@ class QuotaSettings(SecuritySettings, frozen=True, kw_only=True):
     """The settings. The others are those of its base, because a `Struct` has only one."""
 
     quota_window_num: Int1 = 11
-    """Windows over which the rate of a client is measured, the present one included."""
+    """Windows of a rate. A client may use the quota of all of them but one in a burst."""
     quota_window_size_seconds: Int1 = 1
     """Length of such a window."""
     controller_quota_window_num: Int1 = 11

@@ -5,13 +5,12 @@ The limits are those of the newest image, so a change counts from the next reque
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from hashlib import sha256
-from typing import Generic, TypeVar
 
-from oncelog.broker.quotas.rates import TokenBucket, WindowedRate, Windows
+from oncelog.broker.quotas.rates import TokenBucket, Windows
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.quotas import CONSUMER, MUTATIONS, PRODUCER, REQUESTS, Owner
 
@@ -21,8 +20,6 @@ MOST_OWNERS = 10_000
 """Remember what this many users and client ids have used, for each kind of quota. Clients may invent client ids."""
 LONGEST_NAME = 256
 """Longer names of users and client ids are remembered by a hash."""
-
-Measure = TypeVar("Measure", WindowedRate, TokenBucket)
 
 
 class ClientQuotas:
@@ -35,8 +32,13 @@ class ClientQuotas:
         self.now = now
         self.windows = windows
         self._cache = cache
-        self._rates = {key: _Measures(partial(WindowedRate, windows)) for key in (PRODUCER, CONSUMER, REQUESTS)}
-        self._buckets = _Measures(partial(TokenBucket, mutation_windows))
+        burst_s = windows.complete_s
+        self._buckets = {
+            PRODUCER: _Buckets(burst_s),
+            CONSUMER: _Buckets(burst_s),
+            REQUESTS: _Buckets(burst_s, debt_s=windows.all_s),
+            MUTATIONS: _Buckets(mutation_windows.all_s),
+        }
 
     def record(self, key: str, user: str, client_id: str, amount: float) -> float:
         """Add an amount, and return how long the client must pause."""
@@ -45,29 +47,19 @@ class ClientQuotas:
             return 0.0
         limit, owner = found
         now = self.now()
-        rate = self._rates[key].of(owner, now)
-        rate.record(amount, now)
-        return rate.delay(limit, now)
+        return self._buckets[key].of(owner, now).take(amount, limit, now)
 
     def admit(self, key: str, user: str, client_id: str, amount: float) -> tuple[bool, float]:
         """Add an amount if the client may use it now. Return whether it may, and how long the client must pause.
 
-        No pause would admit an amount above the limit of all windows. So it is admitted if the client has used nothing
-        within the windows. (In Kafka, such a consumer stops.)
+        An amount above the burst is admitted after a long pause. (In Kafka, such a consumer stops.)
         """
         found = self._cache.image.quotas.find(key, user, client_id)
         if found is None:
             return True, 0.0
         limit, owner = found
         now = self.now()
-        rate = self._rates[key].of(owner, now)
-        first = rate.total(now) <= 0
-        rate.record(amount, now)
-        delay = rate.delay(limit, now)
-        admitted = first or delay <= 0
-        if not admitted:
-            rate.record(-amount, now)
-        return admitted, delay
+        return self._buckets[key].of(owner, now).admit(amount, limit, now)
 
     def most_at_once(self, key: str, user: str, client_id: str) -> float | None:
         """Return the largest amount that needs no pause if nothing was used before. None if there is no limit."""
@@ -84,45 +76,45 @@ class ClientQuotas:
             return True, 0.0
         limit, owner = found
         now = self.now()
-        bucket = self._buckets.of(owner, now)
+        bucket = self._buckets[MUTATIONS].of(owner, now)
         if strict:
             delay = bucket.delay(limit, now)
             if delay > 0:
                 return False, delay
             bucket.take(amount, limit, now)
             return True, 0.0
-        bucket.take(amount, limit, now)
-        return True, bucket.delay(limit, now)
+        return True, bucket.take(amount, limit, now)
 
     @property
     def remembered(self) -> int:
-        """Return how many measures the broker remembers."""
-        return sum(map(len, self._rates.values())) + len(self._buckets)
+        """Return how many buckets the broker remembers."""
+        return sum(map(len, self._buckets.values()))
 
 
-class _Measures(Generic[Measure]):
-    """The measures of one kind of quota, by their owners. The least recently used one is first."""
+class _Buckets:
+    """The buckets of one kind of quota, by their owners. The least recently used one is first."""
 
-    __slots__ = ("_kept", "_new")
+    __slots__ = ("_burst_s", "_debt_s", "_kept")
 
-    def __init__(self, new: Callable[[], Measure]) -> None:
-        self._new: Callable[[], Measure] = new
-        self._kept: OrderedDict[Owner, tuple[Measure, float]] = OrderedDict()
+    def __init__(self, burst_s: float, debt_s: float = math.inf) -> None:
+        self._burst_s = burst_s
+        self._debt_s = debt_s
+        self._kept: OrderedDict[Owner, tuple[TokenBucket, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, owner: Owner, now: float) -> Measure:
-        """Return the measure of an owner. Forget those of owners that are idle, or too many."""
+    def of(self, owner: Owner, now: float) -> TokenBucket:
+        """Return the bucket of an owner. Forget those of owners that are idle, or too many."""
         name = _short(owner[0]), _short(owner[1])
         kept = self._kept
         found = kept.get(name)
-        measure = self._new() if found is None else found[0]
-        kept[name] = measure, now
+        bucket = TokenBucket(self._burst_s, self._debt_s) if found is None else found[0]
+        kept[name] = bucket, now
         kept.move_to_end(name)
         while len(kept) > MOST_OWNERS or now - next(iter(kept.values()))[1] >= IDLE_S:
             kept.popitem(last=False)
-        return measure
+        return bucket
 
 
 def _short(name: str) -> str:

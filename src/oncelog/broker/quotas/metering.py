@@ -165,7 +165,7 @@ class Meter:
             self._session.throttle(pause_ms / 1000)
 
     def _record_time(self) -> None:
-        """Count the time on the event loop, once. As in Kafka, the pause for it is at most one window."""
+        """Count the time on the event loop, once. As in Kafka, a pause for it is at most one window."""
         if self._recorded:
             return
         self._recorded = True
