@@ -4,7 +4,8 @@
 
 Each library's producer has a quota of `--rate` bytes per second, and then each library's consumer. All three run at the
 same time. Their rates are measured after the burst of the first windows. Meanwhile, another client without a quota
-produces one record at a time; its latency is compared with that before the others start.
+produces one record at a time; its latency is compared with that before the others start. The exit status is 1 if a rate
+on oncelog differs from the quota by more than 10 %.
 """
 
 from __future__ import annotations
@@ -211,7 +212,8 @@ def main() -> None:
                     console.print(name, *cells)
                     table.add_row(name, *cells)
 
-                good = measured(server, arguments.rate, arguments.seconds, report) and good
+                held = measured(server, arguments.rate, arguments.seconds, report)
+                good = good and (held or name != "oncelog")
             finally:
                 server.stop()
     console.print(table)
