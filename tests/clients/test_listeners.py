@@ -10,51 +10,23 @@ import pytest
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest
-from support.apache_kafka import ApacheKafka, held_ports, port_of
 from support.clients.aio import AioClient
 from support.clients.base import Client, Outgoing
 from support.clients.confluent import ConfluentClient
 from support.clients.kafka_python import KafkaPythonClient
 from support.clients.ours import OurClient
-from support.servers import OncelogCluster, Server
+from support.servers import Server
+from support.two_listeners import started
 from support.wire import Wire, retried
 
 CLIENTS: tuple[Callable[[str], Client], ...] = (ConfluentClient, KafkaPythonClient, AioClient, OurClient)
 
 
-def two_listeners(inner: int, outer: int, controller: int) -> dict[str, str]:
-    """Return settings with the names of Kafka's container images. The outer listener is advertised by another name."""
-    return {
-        "listeners": f"INNER://127.0.0.1:{inner},OUTER://127.0.0.1:{outer},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"INNER://127.0.0.1:{inner},OUTER://localhost:{outer}",
-        "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "INNER",
-    }
-
-
-class KafkaWithTwoListeners(ApacheKafka):
-    """Apache Kafka with the listeners of this test."""
-
-    def listeners(self, port: int, controller: int) -> dict[str, str]:
-        self._held += held_ports(1)
-        self.outer = f"localhost:{port_of(self._held[-1])}"
-        return two_listeners(port, port_of(self._held[-1]), controller)
-
-
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, str]]:
     """Start a server, and return it with the address of its outer listener."""
-    if request.param == "oncelog":
-        held = held_ports(3)
-        inner, outer, controller = map(port_of, held)
-        cluster = OncelogCluster(tmp_path, settings=two_listeners(inner, outer, controller))
-        yield cluster, f"localhost:{outer}"
-        cluster.stop()
-    else:
-        kafka = KafkaWithTwoListeners(tmp_path)
-        yield kafka, kafka.outer
-        kafka.stop()
+    with started(request.param, tmp_path) as found:
+        yield found
 
 
 def test_clients_get_the_address_of_their_listener(own_server: tuple[Server, str], name: str) -> None:

@@ -42,7 +42,6 @@ from oncelog.broker.peers import Peers
 from oncelog.broker.quotas.client_quotas import ClientQuotas
 from oncelog.broker.quotas.metering import Metering
 from oncelog.broker.quotas.rates import Windows
-from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.replication.fetchers import Replication
 from oncelog.broker.replication.in_sync import InSyncReplicas
 from oncelog.broker.replication.start_offsets import StartOffsets
@@ -68,6 +67,7 @@ from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.store import MetadataStore
 from oncelog.log.disk import Disk
 from oncelog.net.pieces import needs_join
+from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.server import Handler, Limits, Server
 from oncelog.net.server_options import PLAINTEXT
 from oncelog.net.stalls import StallWatch

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 from oncelog.broker.config.certificate_names import distinguished_name
+from oncelog.broker.config.connection_limits import as_address, listener_quotas, overrides
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_security import ListenerSecurity
@@ -17,6 +17,7 @@ from oncelog.broker.peers import Peers
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataDelta
+from oncelog.net.admission import ConnectionQuotas
 from oncelog.net.server import Listener, Server
 
 
@@ -40,9 +41,17 @@ class Network:
         self._peers = peers
         self._config = config
         self._most_clients = most_clients
+        self._addresses: dict[str, list[str]] = {}
+        """The addresses of the named hosts in `max.connections.per.ip.overrides`."""
 
     async def bind(self) -> Mapping[str, Endpoint]:
-        """Bind all listeners. Return the address of each for its clients, by the name of the listener."""
+        """Bind all listeners. Return the address of each for its clients, by the name of the listener.
+
+        Raises ConfigError if a host in `max.connections.per.ip.overrides` has no address.
+        """
+        await self._resolve()
+        if unknown := sorted(set(self._named_hosts()) - set(self._addresses)):
+            raise ConfigError(f"max.connections.per.ip.overrides: no address of {', '.join(unknown)} is known")
         self._limit_connections()
         config = self._config.static
         checks = {each.name: await self._token_check(each.name) for each in config.client_listeners}
@@ -94,13 +103,48 @@ class Network:
         await self._server.serve()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Apply another `max.connections`."""
+        """Apply other limits of connections. Those of named hosts follow when their addresses are known."""
         if delta.broker_configs_changed(self._config.static.node_id):
             self._limit_connections()
+            if not set(self._addresses).issuperset(self._named_hosts()):
+                self._server.run(self._limit_named_hosts())
 
     def _limit_connections(self) -> None:
-        most = min(self._config.current.max_connections, self._most_clients)
-        self._server.limits = replace(self._server.limits, max_connections=most)
+        current, addresses = self._config.current, self._addresses
+        of_addresses: dict[str, int] = {}
+        for host, most in overrides(current.max_connections_per_ip_overrides).items():
+            address = as_address(host)
+            of_addresses |= dict.fromkeys(addresses.get(host, ()) if address is None else [address], most)
+        of_listeners = listener_quotas(self._config.of_listeners())
+        names = [each.name for each in self._config.static.client_listeners]
+        quotas = ConnectionQuotas(
+            max_connections=current.max_connections,
+            creation_rate=current.max_connection_creation_rate,
+            of_listeners={name: of_listeners[name.lower()] for name in names if name.lower() in of_listeners},
+            per_address=current.max_connections_per_ip,
+            of_addresses=of_addresses,
+            descriptors=self._most_clients,
+        )
+        self._server.entrance.limit(quotas)
+
+    def _named_hosts(self) -> list[str]:
+        """Return the hosts in `max.connections.per.ip.overrides` that are given by name."""
+        hosts = overrides(self._config.current.max_connections_per_ip_overrides)
+        return [host for host in hosts if as_address(host) is None]
+
+    async def _resolve(self) -> None:
+        """Find the addresses of the named hosts. Log those that have none."""
+        for host in self._named_hosts():
+            try:
+                found = await self._server.loop.getaddrinfo(host, None)
+            except (OSError, UnicodeError) as error:
+                self._logger.error("max.connections.per.ip.overrides: cannot resolve %s: %s", host, error)
+            else:
+                self._addresses[host] = [str(each[4][0]) for each in found]
+
+    async def _limit_named_hosts(self) -> None:
+        await self._resolve()
+        self._limit_connections()
 
     async def close(self) -> None:
         """Answer the requests in progress, and close all connections. Later requests to other brokers fail."""

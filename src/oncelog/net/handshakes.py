@@ -12,9 +12,14 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from oncelog.net.admission import INSIDE, Arrival
+from oncelog.net.entrance import Entrance
+from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.security import Tls
+from oncelog.net.server_options import plain_host
 
 MOST = 128
 """The number of handshakes that a listener may have in progress."""
@@ -27,17 +32,31 @@ _log = logging.getLogger("oncelog.net")
 
 
 class TlsAcceptor:
-    """Accept the connections of one listener, and do their TLS handshakes.
+    """Accept the connections of one listener, admit them, and do their TLS handshakes.
 
     `protocol` creates the asyncio protocol of a connection. The acceptor connects it when the handshake is complete.
     """
 
-    def __init__(self, sockets: Sequence[Any], tls: Tls, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        name: str,
+        sockets: Sequence[Any],
+        tls: Tls,
+        protocol: Callable[[Arrival], asyncio.BaseProtocol],
+        entrance: Entrance,
+        lines: RepeatedLines,
+    ) -> None:
+        """`name` is that of the listener."""
+        self._name = name
+        self._entrance = entrance
+        self._lines = lines
         self._sockets = [socket.socket(each.family, each.type, fileno=socket.dup(each.fileno())) for each in sockets]
         self._tls = tls
         self._protocol = protocol
         self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: dict[asyncio.Task[bool], socket.socket] = {}
+        self._waiting: dict[Arrival, tuple[socket.socket, Any]] = {}
+        """The connections that are not admitted yet, with their addresses."""
+        self._handshakes: dict[asyncio.Task[bool], tuple[socket.socket, Arrival]] = {}
         """Tasks of the handshakes in progress, oldest first, with their connections."""
 
     @property
@@ -58,6 +77,9 @@ class TlsAcceptor:
             task.cancel()
         for each in self._sockets:
             each.close()
+        for accepted, _ in self._waiting.values():
+            accepted.close()
+        self._waiting.clear()
 
     async def stopped(self) -> None:
         """Wait until all tasks have ended."""
@@ -74,29 +96,46 @@ class TlsAcceptor:
                 _log.error("cannot accept a connection with TLS: %s", error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            if len(self._handshakes) >= MOST:
-                next(iter(self._handshakes)).cancel()
-            task = loop.create_task(self._shake_hands(accepted, address))
-            self._handshakes[task] = accepted
-            task.add_done_callback(self._ended)
+            arrival = Arrival(self._name, plain_host(address), self._decided)
+            self._waiting[arrival] = accepted, address
+            self._entrance.arrive(arrival)
+
+            await asyncio.sleep(0)  # `sock_accept` does not pause while clients wait
+
+    def _decided(self, arrival: Arrival) -> None:
+        """Begin the handshake of an admitted connection, or close a refused one."""
+        accepted, address = self._waiting.pop(arrival, (None, None))
+        if accepted is None:
+            return  # closed by `stop`
+        if arrival.state != INSIDE:
+            accepted.close()
+            return
+        if len(self._handshakes) >= MOST:
+            next(iter(self._handshakes)).cancel()
+        task = asyncio.get_running_loop().create_task(self._shake_hands(accepted, address, arrival))
+        self._handshakes[task] = accepted, arrival
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         """Close the connection, unless its handshake is complete. A task may be cancelled before its first step."""
-        accepted = self._handshakes.pop(task)
+        accepted, arrival = self._handshakes.pop(task)
         if task.cancelled() or task.exception() is not None or not task.result():
             with contextlib.suppress(OSError):  # uvloop keeps the connection if a handshake is cancelled
                 accepted.shutdown(socket.SHUT_RDWR)
             accepted.close()
+            self._entrance.leave(arrival)
 
-    async def _shake_hands(self, accepted: socket.socket, address: Any) -> bool:
+    async def _shake_hands(self, accepted: socket.socket, address: Any, arrival: Arrival) -> bool:
         """Do the handshake of a connection, and return whether it is complete."""
         context = await self._tls.context()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol, accepted, ssl=context, ssl_handshake_timeout=DEADLINE_S
+                partial(self._protocol, arrival), accepted, ssl=context, ssl_handshake_timeout=DEADLINE_S
             )
         except (TimeoutError, OSError) as error:  # OSError: also ssl.SSLError
-            _log.info("closed %s:%s: the TLS handshake failed: %s", *address[:2], reason(error))
+            host = plain_host(address)
+            text = f"closed {host}:{address[1]}: the TLS handshake failed: {reason(error)}"
+            self._lines.log("failed TLS handshakes", host, text)
             return False
         return True
 

@@ -5,17 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
+from oncelog.net.admission import Arrival
+from oncelog.net.entrance import Entrance
 from oncelog.net.handshakes import TlsAcceptor
+from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.server_options import WILDCARD, Listener, wildcard_socket
 
 
 class Ports:
-    """The bound ports of a server. `protocol` returns the asyncio protocol of a new connection to a listener."""
+    """The bound ports of a server."""
 
-    def __init__(self, protocol: Callable[[Listener], asyncio.BaseProtocol], backlog: int) -> None:
+    def __init__(
+        self,
+        protocol: Callable[[Listener, Arrival | None], asyncio.BaseProtocol],
+        entrance: Entrance,
+        lines: RepeatedLines,
+        backlog: int,
+    ) -> None:
+        """`protocol` returns the asyncio protocol of a new connection. It gets the arrival if that is admitted.
+
+        `entrance` admits connections with TLS before their handshakes.
+        """
         self._protocol = protocol
+        self._entrance = entrance
+        self._lines = lines
         self._backlog = backlog
         self._bound: list[asyncio.Server] = []
         self._acceptors: list[TlsAcceptor] = []
@@ -70,8 +86,11 @@ class Ports:
         self._bound.append(bound)
         self.listeners[listener.name] = replace(listener, port=port)
         if listener.tls is not None:
-            factory = self._factory(listener.name)
-            self._acceptors.append(TlsAcceptor(cast(Any, bound).sockets, listener.tls, factory))
+            factory = partial(self._new, listener.name)
+            acceptor = TlsAcceptor(
+                listener.name, cast(Any, bound).sockets, listener.tls, factory, self._entrance, self._lines
+            )
+            self._acceptors.append(acceptor)
 
     async def _bound_to(self, listener: Listener) -> asyncio.Server:
         options: dict[str, Any] = {"backlog": self._backlog, "start_serving": False}
@@ -79,7 +98,7 @@ class Ports:
             options["sock"] = wildcard_socket(listener.port)
         else:
             options |= {"host": listener.host or "0.0.0.0", "port": listener.port}
-        return await asyncio.get_running_loop().create_server(self._factory(listener.name), **options)
+        return await asyncio.get_running_loop().create_server(partial(self._new, listener.name), **options)
 
-    def _factory(self, name: str) -> Callable[[], asyncio.BaseProtocol]:
-        return lambda: self._protocol(self.listeners[name])
+    def _new(self, name: str, arrival: Arrival | None = None) -> asyncio.BaseProtocol:
+        return self._protocol(self.listeners[name], arrival)

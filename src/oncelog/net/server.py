@@ -11,15 +11,19 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, cast
 
+from oncelog.net.admission import INSIDE, WAITS, Arrival
 from oncelog.net.eager import start_eagerly
+from oncelog.net.entrance import Entrance, most_idle
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.pieces import add_framed, in_few_pieces, needs_join
 from oncelog.net.ports import Ports
+from oncelog.net.repeated_lines import RepeatedLines, place_of
 from oncelog.net.replies import Chunks, Deferred, Replies, Reply
-from oncelog.net.server_options import Limits, Listener
-from oncelog.net.session import BUSY, CLOSED, IN_ORDER, THROTTLED, TURN_TAKEN, UNREAD, Deadline, Session
+from oncelog.net.server_options import Limits, Listener, plain_host
+from oncelog.net.session import BUSY, CLOSED, IN_ORDER, OUTSIDE, THROTTLED, TURN_TAKEN, UNREAD, Deadline, Session
 from oncelog.net.unsent import DEFAULT_LIMIT, Unsent
 
 __all__ = [
@@ -44,9 +48,6 @@ FRAMES_A_TURN = 64
 SWEEPS = 8
 """Number of sweeps in the time after which a connection without any activity is idle."""
 
-IPV4_IN_IPV6 = "::ffff:"
-"""A socket on all IPv6 addresses shows the address of an IPv4 client after this prefix."""
-
 _log = logging.getLogger("oncelog.net")
 
 
@@ -60,11 +61,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_server",
         "_throttled",
         "_transport",
+        "arrival",
         "session",
     )
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    def __init__(self, server: Server, listener: Listener, arrival: Arrival | None = None) -> None:
+        """`arrival` is the connection's own if it was admitted before."""
         self._server = server
+        self.arrival = arrival
         self._transport: asyncio.Transport
         self.session = Session(listener=listener, request_limit=server.limits.max_request_size)
         self._frames = FrameReader(server.buffers)
@@ -76,12 +80,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection, or close it if the server rejects it."""
+        """Register a new connection, and serve it when it is admitted."""
         self._transport = cast(asyncio.Transport, transport)
         session = self.session
-        session.connection_id = self._server.admit(self)
         name = transport.get_extra_info("peername") or ("", 0)
-        session.host, session.port = str(name[0]).removeprefix(IPV4_IN_IPV6), int(name[1])
+        session.host, session.port = plain_host(name), int(name[1])
+        session.connection_id = self._server.register(self)
         if not session.connection_id:
             session.mute(CLOSED)
             self._transport.abort()
@@ -89,19 +93,38 @@ class ServerConnection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        session.drop = self._drop_later
+        session.throttle = self._throttle_for
+        if self.arrival is not None:
+            self._identify(session.listener)
+            return
+        self.arrival = arrival = Arrival(session.listener.name, session.host, self._decided)
+        self._server.entrance.arrive(arrival)
+        if arrival.state == WAITS:
+            session.mute(OUTSIDE)
+
+    def _decided(self, arrival: Arrival) -> None:
+        """Serve the connection, or close it: it is admitted or refused, perhaps after a wait."""
+        session = self.session
+        if arrival.state != INSIDE:
+            self.abort()
+            return
         self._identify(session.listener)
+        if session.muted & OUTSIDE:
+            session.unmute(OUTSIDE)
+            session.active = True
+            self._next_turn()
 
     def _identify(self, listener: Listener) -> None:
         """Set the principal of a client with a certificate, and begin its login."""
         session = self.session
-        session.drop = self._drop_later
-        session.throttle = self._throttle_for
         if listener.principal_of is not None:
             certificate = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             try:
                 session.principal = listener.principal_of(certificate) if certificate else session.principal
             except ValueError as error:
-                _log.warning("closing %s: %s", session, error)
+                text = f"closing {session}: {error}"
+                self._server.lines.log("closed connections", session.host, text, level=logging.WARNING)
                 self.abort()
                 return
         if listener.begin_login is not None:
@@ -112,7 +135,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _drop(self, reason: str) -> None:
         if not self.session.muted & CLOSED:
-            _log.info("closing %s: %s", self.session, reason)
+            self._server.lines.log("ended connections", self.session.host, f"closing {self.session}: {reason}")
             self._disconnect()
 
     def _throttle_for(self, delay_s: float) -> None:
@@ -192,12 +215,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def abort_unread(self) -> None:
         """Close the connection: the client does not read its responses, and they take too much memory."""
-        _log.warning(
-            "closing %s: it has %d bytes of unread responses, and all connections together exceed twice "
-            "queued.max.response.bytes",
-            self.session,
-            self.session.unread,
+        session = self.session
+        text = (
+            f"closing {session}: it has {session.unread} bytes of unread responses, and all connections together "
+            "exceed twice queued.max.response.bytes"
         )
+        self._server.lines.log("unread responses", session.host, text, level=logging.WARNING)
         self.abort()
 
     def sweep(self, now: float, idle_s: float) -> None:
@@ -208,7 +231,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             session.deadlines[Deadline.IDLE] = now + idle_s
         missed = session.missed(now)
         if missed is not None and not self._replies.queue:
-            _log.info("closing %s: %s", session, missed.value)
+            self._server.lines.log("idle connections", session.host, f"closing {session}: {missed.value}")
             self.abort()
 
     # -- serving ------------------------------------------------------------------------------------------------------
@@ -347,11 +370,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
         """Close the connection, because a request cannot be answered. Send the responses to earlier requests first."""
         if not self.session.muted & CLOSED:
-            expected = isinstance(error, BadFrameError)
-            message = str(error) if expected else f"a request failed: {error!r}"
-            level = logging.WARNING if expected else logging.ERROR
-            trace = None if expected else error
-            _log.log(level, "closing %s: %s", self.session, message, exc_info=trace)
+            self._server.log_failure(self.session, error)
             if out:
                 self._write(out, size)
             self._disconnect()
@@ -382,14 +401,16 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.unsent = unsent or Unsent(DEFAULT_LIMIT, copies=needs_join(self.loop))
         """The memory of responses that clients have not read, for all connections together."""
-        self.ports = Ports(lambda listener: ServerConnection(self, listener), limits.backlog)
+        self.lines = RepeatedLines(_log, "connections")
+        """The log of what strangers can cause, at a bounded rate."""
+        self.entrance = Entrance(self.loop, limits.connections, self.lines, self._shed)
+        self.ports = Ports(partial(ServerConnection, self), self.entrance, self.lines, limits.backlog)
         self.buffers = ReadBuffers()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
         self._sweep_s = max(limits.idle_ms / 1000 / SWEEPS, 0.001)
         self._sweeper: asyncio.TimerHandle | None = None
-        self._refusing = False
 
     @property
     def draining(self) -> bool:
@@ -414,6 +435,8 @@ class Server:
     async def bind(self, listeners: Sequence[Listener]) -> None:
         """Bind all listeners, or none of them, so that their ports are known. Raises OSError if one cannot be bound."""
         await self.ports.bind(listeners)
+        if len(self.listeners) > 1:
+            self.entrance.protect(next((each.name for each in listeners if each.protected), ""))
         if self.limits.idle_ms >= 0:
             self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
 
@@ -426,6 +449,7 @@ class Server:
         if self._drained is not None:
             return
         self.ports.close()
+        self.entrance.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._drained = self.loop.create_future()
@@ -452,38 +476,40 @@ class Server:
 
     # -- called by connections ----------------------------------------------------------------------------------
 
-    def admit(self, connection: ServerConnection) -> int:
-        """Register a new connection and return its id. Return 0 if there are too many, or if the server is closing."""
+    def register(self, connection: ServerConnection) -> int:
+        """Register a new connection and return its id. Return 0 if the server is closing."""
         if self._drained is not None:
-            return 0
-        if len(self.connections) >= self.limits.max_connections and not self._replaces(connection):
-            if not self._refusing:
-                _log.warning("rejecting connections: max.connections=%d is reached", self.limits.max_connections)
-            self._refusing = True
             return 0
         self.connections[connection] = None
         self._next_id += 1
         return self._next_id
 
-    def _replaces(self, connection: ServerConnection) -> bool:
-        """Close the most idle client for a connection of the protected listener, as Kafka does."""
-        if not connection.session.listener.protected:
-            return False
-        sessions = ((each, each.session) for each in self.connections)
-        others = [each for each, session in sessions if not session.listener.protected and not session.muted & CLOSED]
-        idle = min(others, key=lambda each: each.session.idle_from, default=None)
-        if idle is not None:
-            idle.abort()
-        return idle is not None
+    def _shed(self, count: int) -> None:
+        """Close the most idle connections for those of the protected listener, as Kafka does."""
+        for connection in most_idle(self.connections, self.entrance.protected, count):
+            text = f"closing {connection.session}, which is idle: there are too many connections"
+            self.lines.log("replaced connections", connection.session.host, text, level=logging.WARNING)
+            connection.abort()
+            self._leave(connection)
 
     def gone(self, connection: ServerConnection) -> None:
         """Unregister a lost connection."""
-        if connection not in self.connections:
-            return
-        del self.connections[connection]
-        self._refusing = False
+        self._leave(connection)
+        self.connections.pop(connection, None)
         if not self.connections:
             self._stop_waiting()
+
+    def _leave(self, connection: ServerConnection) -> None:
+        if connection.arrival is not None:
+            self.entrance.leave(connection.arrival)
+
+    def log_failure(self, session: Session, error: Exception) -> None:
+        """Log why a request cannot be answered. If that is a mistake of ours, log where."""
+        if isinstance(error, BadFrameError):
+            self.lines.log("bad requests", session.host, f"closing {session}: {error}", level=logging.WARNING)
+            return
+        text = f"closing {session}: a request failed: {error!r}"
+        self.lines.log(f"failed requests ({place_of(error)})", session.host, text, level=logging.ERROR, error=error)
 
     def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run a request that has to wait, as a task."""

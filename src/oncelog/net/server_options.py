@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from oncelog.net.admission import ConnectionQuotas
+
 if TYPE_CHECKING:
     from oncelog.net.security import Tls
 
@@ -31,7 +33,7 @@ class Listener:
     protocol: str = PLAINTEXT
     """The security protocol."""
     protected: bool = False
-    """It is for the other brokers. Its connections replace idle ones of other listeners above `max_connections`."""
+    """It is for the other brokers. Above `max_connections`, its connections replace idle ones of other listeners."""
     tls: Tls | None = field(default=None, repr=False, compare=False)
     """None without TLS."""
     principal_of: Callable[[bytes], str] | None = field(default=None, repr=False, compare=False)
@@ -57,12 +59,17 @@ class Limits:
 
     A connection is idle if it sends neither a whole frame nor a part of a long one, and reads no waiting responses.
     """
-    max_connections: int = 2**31 - 1
-    """Largest number of connections. The server closes further ones at once."""
+    connections: ConnectionQuotas = field(default_factory=ConnectionQuotas)
+    """The first limits of the connections. `Server.entrance` applies others."""
     backlog: int = 1024
     """Number of connections that the kernel queues until the server accepts them."""
     drain_ms: int = 500
     """How long `close` waits for requests in progress."""
+
+
+def plain_host(address: Any) -> str:
+    """Return the host of a socket's address. A socket on all IPv6 addresses shows an IPv4 client after a prefix."""
+    return str(address[0]).removeprefix("::ffff:")
 
 
 def wildcard_socket(port: int) -> socket.socket:

@@ -26,6 +26,8 @@ REJECTED = 32
 """The login has failed, and the connection closes soon."""
 THROTTLED = 64
 """The client has exceeded a quota, and must pause."""
+OUTSIDE = 128
+"""The connection is not admitted yet."""
 
 
 class Deadline(Enum):
@@ -77,7 +79,7 @@ class Session:
         """Whether the connection uses TLS."""
         self.muted = 0
         """The reasons why the next request is not handled now, as bits: BUSY, IN_ORDER, UNREAD, TURN_TAKEN, CLOSED,
-        REJECTED, THROTTLED."""
+        REJECTED, THROTTLED, OUTSIDE."""
         self.gone = False
         """The client has closed its sending side, or the connection is lost."""
         self.request_limit = request_limit

@@ -85,7 +85,7 @@ def test_broker_settings_changed_by_another_writer_are_applied(storage: BrokerSt
         change = {"log.retention.ms": "77", "max.connections": "5"}
         configs.update_broker(ChangeLog(broker.store), None, lambda _: change)
         await broker.loader.catch_up()
-        assert (log.config.retention_ms, broker.server.limits.max_connections) == (77, 5)
+        assert (log.config.retention_ms, broker.server.entrance.quotas.max_connections) == (77, 5)
 
     storage.run_broker(life)
 

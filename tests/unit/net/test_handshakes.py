@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oncelog.net import handshakes
+from oncelog.net.admission import ConnectionQuotas
 from oncelog.net.server import Limits, Listener, Server
 from oncelog.net.tls_files import OwnTls, ServerTlsFiles, Store
 from support.certificates import authority, signed_by
@@ -157,5 +158,53 @@ def test_server_closes_during_a_handshake(loop: str, certificates: Certificates)
             await until(lambda: server.ports.handshakes == 1)
         assert await client.closed()
         assert server.ports.handshakes == 0
+
+    run(loop, body)
+
+
+@both_loops
+def test_connections_are_admitted_before_their_handshakes(loop: str, certificates: Certificates) -> None:
+    """A failed handshake makes room for the next connection."""
+
+    async def body() -> None:
+        tls, quotas = OwnTls(certificates.server().load()), ConnectionQuotas(max_connections=1)
+        async with serving(tls, connections=quotas) as server:
+            silent = await Client.connect(server)
+            await until(lambda: server.ports.handshakes == 1)
+            asked = asyncio.ensure_future(ask(server, certificates.client(), b"a"))
+            await until(lambda: server.entrance.waiting == 1)
+            silent.close()
+            assert await asked == [b"echo:a"]
+            await until(lambda: not server.connections)
+            assert await ask(server, certificates.client(), b"b") == [b"echo:b"]
+
+    run(loop, body)
+
+
+@both_loops
+def test_connections_of_one_address_are_refused_before_their_handshakes(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        tls, quotas = OwnTls(certificates.server().load()), ConnectionQuotas(per_address=1)
+        async with serving(tls, connections=quotas) as server:
+            silent = await Client.connect(server)
+            await until(lambda: server.ports.handshakes == 1)
+            refused = await Client.connect(server)
+            assert await refused.closed()
+            assert server.ports.handshakes == 1
+            silent.close()
+            await until(lambda: not server.ports.handshakes)
+            assert await ask(server, certificates.client(), b"b") == [b"echo:b"]
+
+    run(loop, body)
+
+
+@both_loops
+def test_closed_server_closes_connections_that_wait(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        tls, quotas = OwnTls(certificates.server().load()), ConnectionQuotas(max_connections=0)
+        async with serving(tls, connections=quotas) as server:
+            waiting = await Client.connect(server)
+            await until(lambda: server.entrance.waiting == 1)
+        assert await waiting.closed()
 
     run(loop, body)

@@ -10,6 +10,8 @@ import struct
 
 import pytest
 
+from oncelog.net import admission
+from oncelog.net.admission import ConnectionQuotas
 from oncelog.net.frames import SMALL_BYTES
 from oncelog.net.server import BadFrameError, Chunks, Deferred, Limits, Listener, Server, ServerConnection, Session
 from oncelog.net.session import BUSY, Deadline
@@ -257,23 +259,81 @@ def test_limit_of_a_request_is_read_for_each_request(loop: str, caplog: pytest.L
 
 
 @both_loops
-def test_connections_above_the_limit_are_refused(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_above_the_limit_wait(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
-        async with serving(echo, max_connections=2) as server:
-            first, _ = await Client.connect(server), await Client.connect(server)
+        async with serving(echo, connections=ConnectionQuotas(max_connections=2)) as server:
+            first, second = await Client.connect(server), await Client.connect(server)
             await until(lambda: len(server.connections) == 2)
-            for _ in range(5):
-                third = await Client.connect(server)
-                assert await third.closed()
+            waiting = [await Client.connect(server) for _ in range(3)]
+            for index, client in enumerate(waiting):
+                await client.send(framed(str(index).encode()) + framed(b"then"))
+            await until(lambda: server.entrance.waiting == 3)
+            await second.send(framed(b"x"))
+            assert await second.answer() == b"echo:x"
+            waiting[0].close()
+            await until(lambda: server.entrance.waiting == 2)
             first.close()
-            await until(lambda: len(server.connections) == 1)
-            fourth = await Client.connect(server)
-            await fourth.send(framed(b"x"))
-            assert await fourth.answer() == b"echo:x"
+            assert [await waiting[1].answer() for _ in range(2)] == [b"echo:1", b"echo:then"]
+            assert server.entrance.waiting == 1
+            server.entrance.limit(ConnectionQuotas(max_connections=3))
+            assert [await waiting[2].answer() for _ in range(2)] == [b"echo:2", b"echo:then"]
 
     with caplog.at_level(logging.WARNING, "oncelog.net"):
         run(loop, body)
-    assert caplog.text.count("max.connections=2") == 1
+    assert caplog.text.count("max.connections=2 is reached") == 1
+
+
+@both_loops
+def test_waiting_connections_are_bounded(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cannot take the descriptors of logs, either."""
+    monkeypatch.setattr(admission, "MOST_WAITING", 2)
+
+    async def body() -> None:
+        for quotas in (ConnectionQuotas(max_connections=1), ConnectionQuotas(max_connections=1, descriptors=3)):
+            async with serving(echo, connections=quotas) as server:
+                clients = [await Client.connect(server) for _ in range(4)]
+                assert await clients[3].closed()
+                await until(lambda: len(server.connections) == 3)
+                assert server.entrance.waiting == 2
+
+    run(loop, body)
+
+
+@both_loops
+def test_connections_of_one_address_are_limited(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has one line for all refused connections together."""
+
+    async def body() -> None:
+        quotas = ConnectionQuotas(per_address=1, of_addresses={"127.0.0.2": 0})
+        async with serving(echo, connections=quotas) as server:
+            first = await Client.connect(server)
+            await first.send(framed(b"x"))
+            assert await first.answer() == b"echo:x"
+            for _ in range(5):
+                second = await Client.connect(server)
+                assert await second.closed()
+            first.close()
+            await until(lambda: not server.connections)
+            third = await Client.connect(server)
+            await third.send(framed(b"x"))
+            assert await third.answer() == b"echo:x"
+
+    with caplog.at_level(logging.WARNING, "oncelog.net"):
+        run(loop, body)
+    assert caplog.text.count("max.connections.per.ip allows 1") == 1
+
+
+@both_loops
+def test_new_connections_wait_for_the_rate(loop: str) -> None:
+    async def body() -> None:
+        async with serving(echo, connections=ConnectionQuotas(creation_rate=1)) as server:
+            clients = [await Client.connect(server) for _ in range(12)]
+            for client in clients:
+                await client.send(framed(b"x"))
+            await until(lambda: server.entrance.waiting > 0)
+            assert [await client.answer() for client in clients] == [b"echo:x"] * 12
+
+    run(loop, body)
 
 
 @both_loops
@@ -322,7 +382,7 @@ def test_connection_during_the_close_is_rejected_without_a_warning(caplog: pytes
         await until(lambda: any(c.session.muted & BUSY for c in server.connections))
         closing = asyncio.ensure_future(server.close())
         await until(lambda: server._drained is not None)
-        assert server.admit(ServerConnection(server, OUTER)) == 0
+        assert server.register(ServerConnection(server, OUTER)) == 0
         gate.set()
         assert await client.answer() == b"done"
         await closing
@@ -374,7 +434,8 @@ def test_request_knows_its_listener(loop: str) -> None:
     """The limit counts the connections of all listeners together."""
 
     async def body() -> None:
-        server = Server(lambda frame, session: [session.listener.name.encode()], Limits(max_connections=2))
+        limits = Limits(connections=ConnectionQuotas(max_connections=2))
+        server = Server(lambda frame, session: [session.listener.name.encode()], limits)
         await server.listen([Listener(name="INNER"), OUTER])
         assert list(server.listeners) == ["INNER", "OUTER"]
         assert server.port == server.listeners["INNER"].port
@@ -383,8 +444,9 @@ def test_request_knows_its_listener(loop: str) -> None:
             await client.send(framed(b"x"))
             assert await client.answer() == name.encode()
         third = await Client.connect(server)
-        assert await third.closed()
+        await until(lambda: server.entrance.waiting == 1)
         await server.close()
+        assert await third.closed()
 
     run(loop, body)
 
@@ -392,11 +454,11 @@ def test_request_knows_its_listener(loop: str) -> None:
 @both_loops
 def test_connection_of_the_protected_listener_replaces_the_most_idle_client(loop: str) -> None:
     async def body() -> None:
-        server = Server(echo, Limits(max_connections=3))
+        server = Server(echo, Limits(connections=ConnectionQuotas(max_connections=3)))
         await server.listen([INNER, OUTER])
-        idle, busy, refused = [await Client.to_port(server.listeners["OUTER"].port) for _ in range(3)]
+        idle, busy, left = [await Client.to_port(server.listeners["OUTER"].port) for _ in range(3)]
         await until(lambda: len(server.connections) == 3)
-        refused.close()
+        left.close()
         await until(lambda: len(server.connections) == 2)
         inner = [await Client.to_port(server.listeners["INNER"].port)]
         await until(lambda: len(server.connections) == 3)
@@ -405,7 +467,7 @@ def test_connection_of_the_protected_listener_replaces_the_most_idle_client(loop
         await busy.send(framed(b"x"))
         assert await busy.answer() == b"echo:x"
         outer = await Client.to_port(server.listeners["OUTER"].port)
-        assert await outer.closed()
+        await until(lambda: server.entrance.waiting == 1)
         inner.append(await Client.to_port(server.listeners["INNER"].port))
         assert await idle.closed()
         await busy.send(framed(b"y"))
@@ -413,10 +475,15 @@ def test_connection_of_the_protected_listener_replaces_the_most_idle_client(loop
         inner.append(await Client.to_port(server.listeners["INNER"].port))
         assert await busy.closed()
         fourth = await Client.to_port(server.listeners["INNER"].port)
-        assert await fourth.closed()
+        await until(lambda: server.entrance.waiting == 2)
         for client in inner:
             await client.send(framed(b"z"))
             assert await client.answer() == b"echo:z"
+        inner[0].close()
+        await fourth.send(framed(b"z"))
+        assert await fourth.answer() == b"echo:z"
+        outer.close()
+        await until(lambda: not server.entrance.waiting)
         await server.close()
 
     run(loop, body)

@@ -10,6 +10,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from oncelog.broker.config.connection_limits import (
+    DYNAMIC_LIMITS,
+    check_changed_limit,
+    check_limits,
+    limit_of,
+)
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.settings import BrokerConfig, check_value, keys
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
@@ -22,7 +28,7 @@ DYNAMIC = frozenset(
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.max.bytes.per.second",
-        "max.connections",
+        *DYNAMIC_LIMITS,
         "producer.id.expiration.ms",
         "transaction.partition.verification.enable",
     }
@@ -50,17 +56,36 @@ class DynamicConfig:
         self.current = self.resulting(self.of_all, self.own)
         return sorted({*of_all, *own} - {*self.of_all, *self.own})
 
+    def of_listeners(self) -> dict[str, str]:
+        """Return the limits that listeners have of their own, by Kafka's names."""
+        layers = {**self.static.given, **self.of_all, **self.own}
+        return {name: text for name, text in layers.items() if is_listener_limit(name)}
+
     def resulting(self, of_all: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
         """Return the settings that layers of checked values would give."""
         table = keys()
-        values = {table[n].attribute: check_value(n, text, table[n]) for n, text in {**of_all, **own}.items()}
+        changed = {name: text for name, text in {**of_all, **own}.items() if name in table}
+        values = {table[name].attribute: check_value(name, text, table[name]) for name, text in changed.items()}
         return msgspec.structs.replace(self.static, **values)
+
+
+def is_listener_limit(name: str) -> bool:
+    """Return whether it is a limit of one listener, such as `listener.name.NAME.max.connections`."""
+    return limit_of(name) != name
+
+
+def check_broker_limits(config: BrokerConfig) -> None:
+    """Check the limits of connections together. Raises INVALID_REQUEST."""
+    try:
+        check_limits(config.max_connections_per_ip, config.max_connections_per_ip_overrides)
+    except ConfigError as error:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
 def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of one broker or of all as plain text. Raises INVALID_REQUEST, as Kafka does."""
     table = keys()
-    fixed = sorted(name for name in configs if name not in DYNAMIC)
+    fixed = sorted(name for name in configs if limit_of(name) not in DYNAMIC)
     if fixed:
         known = [name for name in fixed if name in table]
         message = f"Cannot update these configs dynamically: {fixed}"
@@ -69,7 +94,10 @@ def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
             message += f"; oncelog has no setting {strange}"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
     try:
-        return {name: plain_text(check_value(name, text, table[name])) for name, text in configs.items()}
+        values = {name: check_value(name, text, table[limit_of(name)]) for name, text in configs.items()}
+        for name, value in values.items():
+            check_changed_limit(name, value)
+        return {name: plain_text(value) for name, value in values.items()}
     except ConfigError as error:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from oncelog.broker.config.connection_limits import limit_of
 from oncelog.broker.config.dynamic import DYNAMIC, DynamicConfig
 from oncelog.broker.config.settings import LONG_MAX, CleanupPolicies, Key, TextList, keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
@@ -85,14 +86,39 @@ def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
         entries.append(
             ConfigEntry(name, value, _source(synonyms), type_of(spec), fixed, tuple(synonyms), _DOCS.get(name))
         )
-    return entries
+    entries += [_listener_limit(layers, name) for name in layers.of_listeners()]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _listener_limit(layers: DynamicConfig, name: str) -> ConfigEntry:
+    """Return a limit of one listener. Its synonyms include those of the broker's limit, which it overrides."""
+    base = limit_of(name)
+    own = [
+        Synonym(name, layer[name].strip(), source)
+        for layer, source in (
+            (layers.own, ConfigSource.DYNAMIC_BROKER),
+            (layers.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (layers.static.given, ConfigSource.STATIC_BROKER),
+        )
+        if name in layer
+    ]
+    synonyms = (*own, *_of_broker(layers, base)[1])
+    return ConfigEntry(name, own[0].value, own[0].source, type_of(keys()[base]), False, synonyms, _DOCS.get(base))
 
 
 def describe_all_brokers(layers: DynamicConfig) -> list[ConfigEntry]:
     """Return the dynamic settings of all brokers, sorted by name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER
     return [
-        ConfigEntry(name, value, source, type_of(keys()[name]), False, (Synonym(name, value, source),), _DOCS.get(name))
+        ConfigEntry(
+            name,
+            value,
+            source,
+            type_of(keys()[limit_of(name)]),
+            False,
+            (Synonym(name, value, source),),
+            _DOCS.get(limit_of(name)),
+        )
         for name, value in sorted(layers.of_all.items())
     ]
 

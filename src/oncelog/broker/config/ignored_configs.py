@@ -11,7 +11,6 @@ controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.
 group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
 inter.broker.protocol.version
 log.cleaner.io.buffer.size log.cleaner.threads log.message.format.version
-max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
 metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from oncelog.broker.config.authorizers import check_authorizer
+from oncelog.broker.config.connection_limits import check_limits, limits_a_listener
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_keys import JAAS, listener_key
@@ -94,8 +95,15 @@ class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
     """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 
     # connections
-    max_connections: Int1 = INT_MAX
-    """Maximum number of connections at a time. The broker closes new ones above the limit."""
+    max_connections: Int0 = INT_MAX
+    """Maximum number of connections at a time, of the broker or of a listener (`listener.name.NAME.max.connections`).
+    Further ones wait. Those of the listener for other brokers replace idle ones of other listeners instead."""
+    max_connections_per_ip: Int0 = INT_MAX
+    """Maximum number of connections of one IP address. The broker closes further ones."""
+    max_connections_per_ip_overrides: str = ""
+    """Other numbers for some addresses or host names, as `HOST:COUNT` with commas between them."""
+    max_connection_creation_rate: Int0 = INT_MAX
+    """Maximum number of new connections per second, of the broker or of a listener. Further ones wait."""
     connections_max_idle_ms: Long = 600_000
     """Close connections that have sent no request for this time."""
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
@@ -340,7 +348,10 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     for name, text in settings.items():
         if name in table:
             values[table[name].attribute] = check_value(name, text, table[name])
-        if name in UNUSED or not (name in table or name in _SCALED or listener_key(name) is not None):
+        found = listener_key(name)
+        if limits_a_listener(found):
+            check_value(name, text, table[found.key])
+        if name in UNUSED or not (name in table or name in _SCALED or found is not None):
             warnings.append(_warning(name, table))
     for name, (first, factor) in _SCALED.items():
         if name in settings and table[first].attribute not in values:
@@ -366,6 +377,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
         for each in values["client_listeners"]
         if each.protocol != PLAINTEXT
     }
+    check_limits(values.get("max_connections_per_ip", INT_MAX), values.get("max_connections_per_ip_overrides", ""))
     check_authorizer(values.get("authorizer_class_name", ""), values.get("super_users", ""))
     given = {name: text for name, text in settings.items() if not is_secret(name, table)}
     return BrokerConfig(**values, given=given, warnings=tuple(warnings))

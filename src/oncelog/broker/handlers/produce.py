@@ -10,7 +10,6 @@ from collections.abc import Generator, Sequence
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.transactions import TransactionService
-from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import DelayedCommits
 from oncelog.broker.requests.produce_checks import (
@@ -38,6 +37,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.steps import at_once
 from oncelog.log.validate import InvalidRecordsError, ValidBatches, may_take_long, validate
+from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.server import BadFrameError, Deferred
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.compression import Codec

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from oncelog.broker.config.dynamic import DynamicConfig, check_changed_broker_configs
+from oncelog.broker.config.dynamic import DynamicConfig, check_broker_limits, check_changed_broker_configs
 from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Runtime
@@ -131,7 +131,9 @@ class BrokerSettings:
 
 def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Raise INVALID_REQUEST if a topic without settings of its own would get an illegal combination from the broker."""
+    resulting = config.resulting(of_all, own)
+    check_broker_limits(resulting)
     try:
-        check_topic_configs(config.resulting(of_all, own), {})
+        check_topic_configs(resulting, {})
     except ProtocolError as error:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error

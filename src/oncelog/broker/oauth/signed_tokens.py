@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from oncelog.broker.config.token_settings import TokenRules
 from oncelog.broker.oauth.signing_keys import ALGORITHMS, SigningKeys, UnknownKeyError
-from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.net.oauth_server import TokenUser
+from oncelog.net.repeated_lines import RepeatedLines
 
 MAX_TOKEN = 131_072
 """The maximum number of characters of a token."""

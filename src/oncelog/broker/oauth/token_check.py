@@ -7,9 +7,9 @@ from collections.abc import Callable
 from oncelog.broker.config.token_settings import TokenSettings
 from oncelog.broker.oauth.signed_tokens import SignedTokens
 from oncelog.broker.oauth.token_keys import TokenKeys
-from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.workers import Runtime
 from oncelog.net.oauth_server import TokenUser
+from oncelog.net.repeated_lines import RepeatedLines
 
 
 async def token_check(

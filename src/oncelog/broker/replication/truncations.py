@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from oncelog.broker.events import Event
-from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.broker.retrying import Backoff
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.follower import Restart, Truncate
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import Steps
+from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.protocol.errors import ProtocolError
 
 RETRY_MS = 1000, 60_000

@@ -5,9 +5,9 @@ Source of the rules: Kafka's `StandardAuthorizer`.
 
 from __future__ import annotations
 
-from oncelog.broker.repeated_lines import RepeatedLines
 from oncelog.cluster.acls import NO_ACLS, AclSet, Decision
 from oncelog.cluster.image import MetadataCache
+from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.kinds import AclOperation, AclResource

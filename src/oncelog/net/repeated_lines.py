@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections import Counter
 
 from oncelog.protocol.texts import NAMED, first_named
@@ -16,6 +17,12 @@ FIRST_S, LONGEST_S = 1.0, 60.0
 """The first pause between two lines of a kind, which doubles while the lines continue, and the longest one."""
 MOST_NAMES = 1_000
 """The number of partitions that are counted by name, because a client may send any names."""
+
+
+def place_of(error: Exception) -> str:
+    """Return the file and line that raised an error, as a kind of lines: so each mistake of ours is logged once."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else type(error).__name__
 
 
 class _Pause:
@@ -41,17 +48,27 @@ class RepeatedLines:
         self._unit = unit
         self._pauses: dict[str, _Pause] = {}
 
-    def log(self, kind: str, partition: str, text: str, *, level: int = logging.INFO, amount: int = 1) -> None:
+    def log(
+        self,
+        kind: str,
+        partition: str,
+        text: str,
+        *,
+        level: int = logging.INFO,
+        amount: int = 1,
+        error: BaseException | None = None,
+    ) -> None:
         """Log `text`, or count it if a line of this kind was logged recently.
 
-        There must be few kinds, because each one is remembered while its lines continue.
+        There must be few kinds, because each one is remembered while its lines continue. A line that is logged has the
+        traceback of `error`.
         """
         if self._logger.isEnabledFor(logging.DEBUG):
-            self._logger.log(level, "%s", text)
+            self._logger.log(level, "%s", text, exc_info=error)
             return
         pause = self._pauses.get(kind)
         if pause is None:
-            self._logger.log(level, "%s", text)
+            self._logger.log(level, "%s", text, exc_info=error)
             self._begin(kind, FIRST_S)
             return
         pause.level = max(pause.level, level)
