@@ -59,6 +59,7 @@ NOT_COMPILED = (
     "net/threads.py",  # only the client uses it
     "net/tokens.py",  # only logins; tests replace its limits
     "net/tls_failures.py",  # only the client uses it
+    "net/tls_checks.py",  # only checks changed files
     "net/tls_files.py",  # only reads files
     "net/traffic.py",  # only types
     "protocol/decoder.py",  # generates Python

@@ -14,6 +14,7 @@ from support.apache_kafka import run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
 from support.permissions import Grant, GuardedServer, grant
+from support.secured_oncelog import SecuredOncelog
 from support.servers import Server
 from support.wire import until
 
@@ -323,3 +324,29 @@ def test_acls(guarded: GuardedServer) -> None:
     assert "(principal=User:bob, host=10.0.0.7, operation=READ, permissionType=DENY)" in of_all
     acls("--remove", "--force", *prefixed)
     assert "User:bob" not in acls("--list")
+
+
+def test_certificate_of_a_listener(tmp_path: Path) -> None:
+    """`kafka-configs` changes it while our broker runs, and shows a bad one as an error."""
+    secured = SecuredOncelog(tmp_path / "secured")
+    try:
+        key = "listener.name.tls.ssl.keystore.location"
+        new = tmp_path / "new.pem"
+        new.write_bytes(secured.certificates.broker.read_bytes())
+        broker = (
+            "--bootstrap-server",
+            secured.addresses["PLAINTEXT"],
+            "--entity-type",
+            "brokers",
+            "--entity-name",
+            "1",
+        )
+        run_tool("kafka.admin.ConfigCommand", *broker, "--alter", "--add-config", f"{key}={new}")
+        shown = run_tool("kafka.admin.ConfigCommand", *broker, "--describe")
+        assert f"{key}={new} sensitive=false" in shown, shown
+        with pytest.raises(AssertionError, match="No such file"):
+            run_tool("kafka.admin.ConfigCommand", *broker, "--alter", "--add-config", f"{key}={tmp_path}/none.pem")
+        run_tool("kafka.admin.ConfigCommand", *broker, "--alter", "--delete-config", key)
+        assert key not in run_tool("kafka.admin.ConfigCommand", *broker, "--describe")
+    finally:
+        secured.stop()

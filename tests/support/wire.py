@@ -7,6 +7,7 @@ show the broker's behaviour. The same calls run against Apache Kafka.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -98,12 +99,20 @@ class Wire:
     """One connection."""
 
     def __init__(
-        self, bootstrap: str, client_id: str = "wire", *, source: str = "", login: tuple[str, str] | None = None
+        self,
+        bootstrap: str,
+        client_id: str = "wire",
+        *,
+        source: str = "",
+        tls: ssl.SSLContext | None = None,
+        login: tuple[str, str] | None = None,
     ) -> None:
         """`source` is the address to connect from. `login` has user and password for SASL/PLAIN."""
         host, port = bootstrap.rsplit(":", 1)
         own = (source, 0) if source else None
         self._socket = socket.create_connection((host, int(port)), timeout=WAIT_S, source_address=own)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._client_id = client_id
         self._correlation_id = 0
         if login is not None:

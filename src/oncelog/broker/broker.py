@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncelog.broker.certificates import Certificates
 from oncelog.broker.config.authorizers import parse_super_users
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.config.listener_security import ListenerSecurity
-from oncelog.broker.config.peer_security import peer_security
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.coordinators import Coordinators
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics
@@ -69,7 +68,6 @@ from oncelog.log.disk import Disk
 from oncelog.net.pieces import needs_join
 from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.server import Handler, Limits, Server
-from oncelog.net.server_options import PLAINTEXT
 from oncelog.net.stalls import StallWatch
 from oncelog.net.unsent import Unsent
 
@@ -161,7 +159,10 @@ class Broker:
             self.registration, self.entry, self.loader, self._broker_settings, self.controller, runtime
         )
         self.topics = TopicAdministration(self.store, self.loader, self.metadata, self.config, runtime)
-        self.settings = SettingsAdministration(self.loader, self.metadata, self.config, runtime)
+        self.certificates = Certificates(self.config, self.log)
+        self.settings = SettingsAdministration(
+            self.loader, self.metadata, self.config, self.certificates.check, runtime
+        )
 
     def _make_storage(self, config: BrokerConfig) -> None:
         self.directories = LogDirectories(self.disk, config.log_dirs, self.node_id, self.log)
@@ -182,11 +183,8 @@ class Broker:
         self._logs = AllLogs(self.directories, self.partitions, housekeeping, self.cleaner, self._runtime)
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
-        name = config.broker_listener
-        protocol = next((each.protocol for each in config.client_listeners if each.name == name), PLAINTEXT)
-        required = config.security.get(name, ListenerSecurity())
-        security = peer_security(protocol, required.tls, required.peer_login, self.log, check_host=required.check_host)
-        self.peers = Peers(self.metadata, self.node_id, name, security, self._runtime)
+        certificates = self.certificates
+        self.peers = Peers(self.metadata, self.node_id, certificates.of_brokers.name, certificates.peers, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self._runtime)
         shell = group_shell(config, self.metadata, self.partitions, self._runtime)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
@@ -241,7 +239,13 @@ class Broker:
             handler = self._stalls.handler(handler)
         self.server = Server(handler, limits, unsent)
         self._network = Network(
-            self.server, self.peers, self.config, partial(find_scram, self.metadata), self._runtime, most_clients
+            self.server,
+            self.peers,
+            self.certificates,
+            self.config,
+            partial(find_scram, self.metadata),
+            self._runtime,
+            most_clients,
         )
 
     def _make_metrics(self) -> MetricsEndpoint:

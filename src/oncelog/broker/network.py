@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from oncelog.broker.certificates import Certificates
 from oncelog.broker.config.certificate_names import distinguished_name
 from oncelog.broker.config.connection_limits import as_address, listener_quotas, overrides
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.config.listeners import ListenerConfig
-from oncelog.broker.config.security_sources import load_tls
 from oncelog.broker.logins import CheckToken, FindScram, Logins
 from oncelog.broker.peers import Peers
 from oncelog.broker.workers import Runtime
@@ -28,6 +28,7 @@ class Network:
         self,
         server: Server,
         peers: Peers,
+        certificates: Certificates,
         config: DynamicConfig,
         find_scram: FindScram,
         runtime: Runtime,
@@ -37,6 +38,7 @@ class Network:
         self._runtime = runtime
         self._find_scram = find_scram
         self._logger = runtime.logger
+        self._certificates = certificates
         self._server = server
         self._peers = peers
         self._config = config
@@ -73,7 +75,7 @@ class Network:
         """Return a listener with its certificates. Raises ConfigError if they cannot be loaded."""
         static = self._config.static
         security = static.security.get(config.name, ListenerSecurity())
-        tls = None if security.tls is None else load_tls(security.tls, f"listener {config.name}", self._logger)
+        tls = self._certificates.load(config.name)
         login = bool(security.mechanisms)
         logins = Logins(security, self._find_scram, self._server.loop.time, self._runtime.now_ms, check_token)
         return Listener(
@@ -103,9 +105,10 @@ class Network:
         await self._server.serve()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Apply other limits of connections. Those of named hosts follow when their addresses are known."""
+        """Apply other certificates, and limits of connections. Those of named hosts follow when these are resolved."""
         if delta.broker_configs_changed(self._config.static.node_id):
             self._limit_connections()
+            self._certificates.apply()
             if not set(self._addresses).issuperset(self._named_hosts()):
                 self._server.run(self._limit_named_hosts())
 

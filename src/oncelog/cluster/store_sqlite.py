@@ -432,9 +432,13 @@ class SqliteStore(MetadataStore):
 
 def _connect(path: str, timeout_s: float) -> sqlite3.Connection:
     try:
+        if not os.path.exists(path):  # only the owner may read it; SQLite gives its own logs the same mode
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise UnavailableError(f"{path}: {error}") from error
+    except OSError as error:
+        raise UnavailableError(f"{path}: {error.strerror}") from error
 
 
 def _is_busy(error: Exception) -> bool:

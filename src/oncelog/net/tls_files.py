@@ -147,6 +147,10 @@ def check_authorities(option: str, path: str) -> None:
         raise store.error(f"no usable certificate ({error.reason or error})") from None
 
 
+_NEVER = object()
+"""The stamp of files that were not loaded yet."""
+
+
 class ReloadedTls:
     """TLS settings from files that may change while the process runs. The constructor raises TlsFileError."""
 
@@ -160,24 +164,40 @@ class ReloadedTls:
     def __reduce__(self) -> tuple[type[ReloadedTls], tuple[Loadable, logging.Logger]]:
         return type(self), (self._files, self._logger)  # Spark sends it to its executors, which load their own files
 
+    @property
+    def files(self) -> Loadable:
+        """The files of new connections. They may have changed since they were loaded."""
+        return self._files
+
+    @property
+    def in_use(self) -> ssl.SSLContext:
+        """The settings of the last connection."""
+        return self._context
+
+    def replace(self, files: Loadable) -> None:
+        """Load other files for the next connection. If they are unusable, log that and keep the old ones."""
+        self._files, self._stamp, self._loading = files, _NEVER, None
+
     async def context(self) -> ssl.SSLContext:
         """Return the settings for a new connection. If changed files are unusable, log that and keep the old ones."""
         if self._loading is None:
             stamp = self._files.stamp()
             if stamp == self._stamp:
                 return self._context
-            self._loading = asyncio.ensure_future(in_thread(self._load))
+            self._loading = asyncio.ensure_future(in_thread(partial(self._load, self._files)))
             self._loading.add_done_callback(partial(self._end_loading, stamp))
         return await asyncio.shield(self._loading)
 
-    def _load(self) -> ssl.SSLContext:
+    def _load(self, files: Loadable) -> ssl.SSLContext:
         try:
-            return self._files.load()
+            return files.load()
         except Exception as error:  # noqa: BLE001 - the previous files can still be used
             self._logger.warning("cannot load the changed TLS files, and keeps the previous ones: %s", error)
             return self._context
 
     def _end_loading(self, stamp: object, loading: asyncio.Task[ssl.SSLContext]) -> None:
+        if loading is not self._loading:
+            return  # `replace` was called
         self._loading = None
         if not loading.cancelled() and loading.exception() is None:
             self._stamp, self._context = stamp, loading.result()

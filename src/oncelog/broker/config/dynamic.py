@@ -16,6 +16,7 @@ from oncelog.broker.config.connection_limits import (
     check_limits,
     limit_of,
 )
+from oncelog.broker.config.dynamic_listeners import base_name, check_names, check_values, with_listener_configs
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.settings import BrokerConfig, check_value, keys
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
@@ -52,8 +53,12 @@ class DynamicConfig:
 
         Unusable settings are skipped, because another version may have written them.
         """
-        self.of_all, self.own = _usable(of_all), _usable(own)
-        self.current = self.resulting(self.of_all, self.own)
+        self.of_all, self.own = _usable(of_all, of_all=True), _usable(own)
+        try:
+            self.current = self.resulting(self.of_all, self.own)
+        except ConfigError:  # settings of a listener contradict each other
+            self.own = {name: text for name, text in self.own.items() if base_name(name) is None}
+            self.current = self.resulting(self.of_all, self.own)
         return sorted({*of_all, *own} - {*self.of_all, *self.own})
 
     def of_listeners(self) -> dict[str, str]:
@@ -62,11 +67,11 @@ class DynamicConfig:
         return {name: text for name, text in layers.items() if is_listener_limit(name)}
 
     def resulting(self, of_all: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
-        """Return the settings that layers of checked values would give."""
+        """Return the settings that layers of checked values would give. Raises ConfigError if they contradict."""
         table = keys()
         changed = {name: text for name, text in {**of_all, **own}.items() if name in table}
         values = {table[name].attribute: check_value(name, text, table[name]) for name, text in changed.items()}
-        return msgspec.structs.replace(self.static, **values)
+        return with_listener_configs(msgspec.structs.replace(self.static, **values), own)
 
 
 def is_listener_limit(name: str) -> bool:
@@ -82,8 +87,18 @@ def check_broker_limits(config: BrokerConfig) -> None:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
-def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of one broker or of all as plain text. Raises INVALID_REQUEST, as Kafka does."""
+def check_broker_configs(configs: Mapping[str, str], *, of_all: bool = False) -> dict[str, str]:
+    """Return the settings of one broker, or with `of_all` of all, as plain text. Raises INVALID_REQUEST, as Kafka."""
+    try:
+        check_names(configs, of_all=of_all)
+        of_listeners = check_values(configs)
+    except ConfigError as error:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    return _check_general({n: text for n, text in configs.items() if n not in of_listeners}) | of_listeners
+
+
+def _check_general(configs: Mapping[str, str]) -> dict[str, str]:
+    """Check settings that are not for a listener."""
     table = keys()
     fixed = sorted(name for name in configs if limit_of(name) not in DYNAMIC)
     if fixed:
@@ -102,18 +117,21 @@ def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
-def check_changed_broker_configs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+def check_changed_broker_configs(
+    before: Mapping[str, str], after: Mapping[str, str], *, of_all: bool = False
+) -> dict[str, str]:
     """Check a change as `check_broker_configs` does. Existing settings that this version cannot use stay."""
-    usable = _usable(before)
+    usable = _usable(before, of_all=of_all)
     foreign = {name: text for name, text in before.items() if name not in usable and after.get(name) == text}
-    return check_broker_configs({name: text for name, text in after.items() if name not in foreign}) | foreign
+    wanted = {name: text for name, text in after.items() if name not in foreign}
+    return check_broker_configs(wanted, of_all=of_all) | foreign
 
 
-def _usable(configs: Mapping[str, str]) -> dict[str, str]:
+def _usable(configs: Mapping[str, str], *, of_all: bool = False) -> dict[str, str]:
     found = {}
     for name, text in configs.items():
         try:
-            found.update(check_broker_configs({name: text}))
+            found.update(check_broker_configs({name: text}, of_all=of_all))
         except ProtocolError:
             continue
     return found

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from oncelog.broker.config.connection_limits import limit_of
 from oncelog.broker.config.dynamic import DYNAMIC, DynamicConfig
+from oncelog.broker.config.dynamic_listeners import base_name
 from oncelog.broker.config.settings import LONG_MAX, CleanupPolicies, Key, TextList, keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.net.credentials import Secret
@@ -87,7 +88,7 @@ def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
             ConfigEntry(name, value, _source(synonyms), type_of(spec), fixed, tuple(synonyms), _DOCS.get(name))
         )
     entries += [_listener_limit(layers, name) for name in layers.of_listeners()]
-    return sorted(entries, key=lambda entry: entry.name)
+    return sorted([*entries, *_of_listeners(layers)], key=lambda entry: entry.name)
 
 
 def _listener_limit(layers: DynamicConfig, name: str) -> ConfigEntry:
@@ -104,6 +105,24 @@ def _listener_limit(layers: DynamicConfig, name: str) -> ConfigEntry:
     ]
     synonyms = (*own, *_of_broker(layers, base)[1])
     return ConfigEntry(name, own[0].value, own[0].source, type_of(keys()[base]), False, synonyms, _DOCS.get(base))
+
+
+def _of_listeners(layers: DynamicConfig) -> list[ConfigEntry]:
+    """Return this broker's dynamic settings of listeners. Each overrides the one of the same listener in the file."""
+    entries = []
+    for name, text in layers.own.items():
+        base = base_name(name)
+        if base is None:
+            continue
+        spec = keys()[base]
+        value = None if spec.type is Secret else text
+        synonyms = [Synonym(name, value, ConfigSource.DYNAMIC_BROKER)]
+        if name in layers.static.given:  # which has no secrets
+            synonyms.append(Synonym(name, layers.static.given[name].strip(), ConfigSource.STATIC_BROKER))
+        synonyms += _of_broker(layers, base)[1]
+        read_only = True  # as Kafka says, although it can change
+        entries.append(ConfigEntry(name, value, _source(synonyms), type_of(spec), read_only, tuple(synonyms), None))
+    return entries
 
 
 def describe_all_brokers(layers: DynamicConfig) -> list[ConfigEntry]:

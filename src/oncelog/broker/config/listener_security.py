@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.config.certificate_names import principal_mapper
@@ -29,6 +29,12 @@ class ListenerSecurity:
     """The security of one listener. `users` has the passwords of PLAIN by user name."""
 
     tls: ServerTlsFiles | None = None
+    tls_values: Mapping[str, Any] = field(default_factory=dict)
+    """The settings from which `tls` was made, by the names of `SecuritySettings`."""
+    allow_dn_changes: bool = False
+    """Whether AlterConfigs may replace the certificate by one with another name."""
+    allow_san_changes: bool = False
+    """Whether AlterConfigs may replace the certificate by one that lacks some of its host names."""
     principal_of: Callable[[str], str] = str
     """Return the user of a client from the distinguished name in its certificate."""
     mechanisms: tuple[str, ...] = ()
@@ -79,6 +85,9 @@ def listener_security(
         check_callback_handler(where, mechanism, own.get("sasl_server_callback_handler_class", ""))
     return ListenerSecurity(
         tls=_tls(values, where) if protocol.endswith("SSL") else None,
+        tls_values={name: value for name, value in values.items() if name.startswith("ssl_")},
+        allow_dn_changes=values["ssl_allow_dn_changes"],
+        allow_san_changes=values["ssl_allow_san_changes"],
         principal_of=principal_mapper(values["ssl_principal_mapping_rules"]),
         mechanisms=mechanisms,
         identifies=login or (protocol == "SSL" and values["ssl_client_auth"] == "required"),
@@ -125,6 +134,12 @@ def _tokens(listener: str, values: Mapping[str, Any], jaas: Mapping[str, Secret]
     return token_settings(f"listener {listener}", values, options)
 
 
+def with_tls_values(name: str, security: ListenerSecurity, values: Mapping[str, Any]) -> ListenerSecurity:
+    """Return the security of a listener with other settings of its certificates. Raises ConfigError."""
+    merged = {**security.tls_values, **values}
+    return replace(security, tls=_tls(merged, f"listener {name}"), tls_values=merged)
+
+
 # -- certificates ---------------------------------------------------------------------------------------------------
 
 
@@ -150,8 +165,6 @@ def _tls(values: Mapping[str, Any], where: str) -> ServerTlsFiles:
 
 
 def _key(values: Mapping[str, Any], where: str) -> tuple[Store, Store | None]:
-    from dataclasses import replace
-
     from oncelog.net.tls_files import Store
 
     key = _store(values, "ssl_keystore_location", "ssl_keystore_key", "ssl_keystore_password")

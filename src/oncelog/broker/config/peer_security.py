@@ -1,4 +1,4 @@
-"""Derive how a broker connects to other brokers: with the TLS and login of the listener that brokers use."""
+"""Derive how a broker logs in to other brokers: with the login of the listener that brokers use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.security_sources import jaas_options, load_tls
+from oncelog.broker.config.security_sources import jaas_options
 from oncelog.net.credentials import Secret
 
 if TYPE_CHECKING:
-    import logging
-
-    from oncelog.net.security import Login, Security
-    from oncelog.net.tls_files import ServerTlsFiles
+    from oncelog.net.security import Login
 
 
 def peer_login(
@@ -46,24 +43,3 @@ def peer_login(
     from oncelog.net.security import PasswordLogin
 
     return PasswordLogin(mechanism, options["username"], Secret(options["password"]))
-
-
-def peer_security(
-    protocol: str, own: ServerTlsFiles | None, login: Login | None, logger: logging.Logger, *, check_host: bool
-) -> Security:
-    """Load the files, and return how to connect to other brokers. Raises ConfigError.
-
-    `own` has the TLS files of the listener that brokers use. `check_host` says whether the brokers' certificates must
-    contain their host names.
-    """
-    from oncelog.net.security import PLAINTEXT, Security
-
-    if protocol == "PLAINTEXT":
-        return PLAINTEXT
-    tls = None
-    if own is not None:
-        from oncelog.net.tls_files import TlsFiles
-
-        files = TlsFiles(own.trust, own.chain, own.key, check_host, own.versions)
-        tls = load_tls(files, "connections to other brokers", logger)
-    return Security(protocol, tls, login)

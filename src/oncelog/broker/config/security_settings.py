@@ -58,6 +58,10 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The TLS 1.2 cipher suites that clients may use, by their standard names. Default: those of OpenSSL."""
     ssl_endpoint_identification_algorithm: str = "https"
     """With `https`, another broker's certificate must contain that broker's host name. Empty: no check."""
+    ssl_allow_dn_changes: bool = False
+    """Whether AlterConfigs may replace a listener's certificate by one with another name."""
+    ssl_allow_san_changes: bool = False
+    """Whether AlterConfigs may replace a listener's certificate by one that lacks some of its host names."""
     sasl_enabled_mechanisms: Names = "GSSAPI"
     """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default,
     GSSAPI, is not supported."""

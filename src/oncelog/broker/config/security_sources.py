@@ -11,8 +11,7 @@ from oncelog.net.credentials import Secret, parse_jaas
 if TYPE_CHECKING:
     import logging
 
-    from oncelog.net.security import Tls
-    from oncelog.net.tls_files import Loadable
+    from oncelog.net.tls_files import Loadable, ReloadedTls
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The SASL mechanisms that a broker supports."""
@@ -35,7 +34,7 @@ def jaas_options(
         raise ConfigError(f"{key}: {error}") from None
 
 
-def load_tls(files: Loadable, where: str, logger: logging.Logger) -> Tls:
+def load_tls(files: Loadable, where: str, logger: logging.Logger) -> ReloadedTls:
     """Load TLS files, which are loaded again when they change. Raises ConfigError. `where` says what needs them."""
     from oncelog.net.tls_files import ReloadedTls, TlsFileError
 

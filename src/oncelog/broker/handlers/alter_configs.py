@@ -51,6 +51,7 @@ async def _replace(
         resource.resource_type,
         resource.resource_name,
         lambda before, key: incremental({}, changes, key),
+        named=[change.name for change in changes],
         validate_only=validate_only,
     )
 
@@ -82,7 +83,12 @@ async def _alter(
         alter_loggers(settings, name, changes, validate_only=validate_only)
     else:
         await alter(
-            settings, kind, name, lambda before, key: incremental(before, changes, key), validate_only=validate_only
+            settings,
+            kind,
+            name,
+            lambda before, key: incremental(before, changes, key),
+            named=[change.name for change in changes],
+            validate_only=validate_only,
         )
 
 

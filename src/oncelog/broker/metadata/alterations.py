@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from oncelog.broker.config import loggers
@@ -73,10 +73,17 @@ def answered(answer: Callable[..., A], outcome: tuple[AlteredResource, ErrorCode
 
 
 async def alter(
-    administration: SettingsAdministration, kind: int, name: str, wanted: Wanted, *, validate_only: bool
+    administration: SettingsAdministration,
+    kind: int,
+    name: str,
+    wanted: Wanted,
+    *,
+    named: Collection[str],
+    validate_only: bool,
 ) -> None:
     """Change the settings of a topic, of this broker, or of all brokers if the name is empty.
 
+    `named` are the settings that the request names.
     Raises INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION, and the errors of
     `SettingsAdministration`.
     """
@@ -88,7 +95,7 @@ async def alter(
     elif kind == ResourceType.BROKER:
         node_id = this_broker(administration.node_id, name) if name else None
         await administration.alter_broker(
-            node_id, lambda before: wanted(before, broker_key), validate_only=validate_only
+            node_id, lambda before: wanted(before, broker_key), named=named, validate_only=validate_only
         )
     else:
         raise unserved(kind)

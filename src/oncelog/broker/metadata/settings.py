@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from oncelog.broker.config.dynamic import DynamicConfig, check_broker_limits, check_changed_broker_configs
+from oncelog.broker.config.dynamic_listeners import listeners_of, without_secrets
+from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Runtime
@@ -21,6 +24,9 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Map the current settings to the requested ones. The result is not yet validated. Raises ProtocolError."""
 
+CheckTls = Callable[[BrokerConfig, Sequence[str]], Awaitable[None]]
+"""Check the TLS files that settings give to listeners. Raises INVALID_REQUEST."""
+
 
 class SettingsAdministration:
     """Carry out the changes of settings that clients request."""
@@ -30,6 +36,7 @@ class SettingsAdministration:
         loader: MetadataLoader,
         cache: MetadataCache,
         config: DynamicConfig,
+        check_tls: CheckTls,
         runtime: Runtime,
     ) -> None:
         self.node_id = config.static.node_id
@@ -37,6 +44,7 @@ class SettingsAdministration:
         self._loader = loader
         self._cache = cache
         self._config = config
+        self._check_tls = check_tls
         self._workers = runtime.workers
 
     async def alter_topic(self, name: str, change: Change, *, validate_only: bool) -> None:
@@ -60,26 +68,32 @@ class SettingsAdministration:
             written = await self._workers.write_store(configs.update_topic, log, name, checked)
         self.logger.info("settings of topic %s are now %s", name, written)
 
-    async def alter_broker(self, node_id: int | None, change: Change, *, validate_only: bool) -> None:
+    async def alter_broker(
+        self, node_id: int | None, change: Change, *, named: Collection[str] = (), validate_only: bool
+    ) -> None:
         """Change the settings of this broker, or of all if `node_id` is None. They take effect before this returns.
 
+        `named` are the settings that the request names. If one is for a listener with TLS, its files are checked, also
+        if the value is the same as before.
         Raises INVALID_REQUEST if a setting is illegal or cannot change at run time, INVALID_CONFIG,
         REQUEST_TIMED_OUT.
         """
         config = self._config
 
         def checked(before: Mapping[str, str]) -> dict[str, str]:
-            return check_changed_broker_configs(before, change(before))
+            return check_changed_broker_configs(before, change(before), of_all=node_id is None)
 
         async with self._loader.changing() as log:
             wanted = checked(config.of_all if node_id is None else config.own)
             of_all, own = (wanted, config.own) if node_id is None else (config.of_all, wanted)
-            _check_combination(config, of_all, own)
+            resulting = _check_combination(config, of_all, own)
+            changed = {name for name, _ in wanted.items() ^ (config.of_all if node_id is None else config.own).items()}
+            await self._check_tls(resulting, listeners_of(config.static, {*named, *changed}))
             if validate_only:
                 return
             written = await self._workers.write_store(configs.update_broker, log, node_id, checked)
         target = "all brokers" if node_id is None else "this broker"
-        self.logger.info("settings of %s are now %s", target, written)
+        self.logger.info("settings of %s are now %s", target, without_secrets(written))
 
     async def alter_user(self, name: str, wanted: Mapping[str, str | None]) -> None:
         """Set these settings of a user; None removes one. They take effect before this returns.
@@ -129,11 +143,15 @@ class BrokerSettings:
             self.apply()
 
 
-def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Raise INVALID_REQUEST if a topic without settings of its own would get an illegal combination from the broker."""
-    resulting = config.resulting(of_all, own)
-    check_broker_limits(resulting)
+def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
+    """Return the resulting settings of this broker. Raises INVALID_REQUEST if they are illegal together.
+
+    A topic without settings of its own gets a combination from the broker.
+    """
     try:
+        resulting = config.resulting(of_all, own)
+        check_broker_limits(resulting)
         check_topic_configs(resulting, {})
-    except ProtocolError as error:
+    except (ConfigError, ProtocolError) as error:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    return resulting
