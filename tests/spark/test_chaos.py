@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from spark.chaos.run import Plan, Run
+from support.secured_cluster import SecuredCluster
 
 
 @pytest.mark.timeout(400)
-def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("brokers", ["oncelog", SecuredCluster.name])
+def test_nothing_is_lost_or_duplicated(tmp_path: Path, brokers: str) -> None:
     seed = int(os.environ.get("ONCELOG_CHAOS_SEED") or secrets.randbelow(10_000))
     print(f"ONCELOG_CHAOS_SEED={seed}")
-    plan = Plan("oncelog", "local[2,4]", "oncelog", rounds=2, records=6_000, seed=seed)
+    plan = Plan(brokers, "local[2,4]", "oncelog", rounds=2, records=6_000, seed=seed)
     with Run(plan, tmp_path, print) as run:
         counted = run.go()
         assert run.killed

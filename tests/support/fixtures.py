@@ -16,12 +16,14 @@ from support.kafka_nodes import ThreeKafkas
 from support.locked_servers import LOCKED, Locked
 from support.permissions import GUARDED, GuardedServer
 from support.proxy import Proxy, redirect
+from support.secured_cluster import SecuredCluster
 from support.servers import OncelogCluster, ReplicatedCluster, Server
 from support.wire import Wire
 
 SERVERS: dict[str, Callable[..., Server]] = {
     "oncelog": OncelogCluster,
     "oncelog-3": ReplicatedCluster,
+    SecuredCluster.name: SecuredCluster,
     "apache-kafka": ApacheKafka,
     "apache-kafka-3": ThreeKafkas,
 }

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from support.permissions import STANDARD_AUTHORIZER
 from support.secured_oncelog import certificates
 from support.servers import ReplicatedCluster
 
-ADMINISTRATOR, STRANGER = "admin", "mallory"
-_PASSWORDS = {"broker": "hunter2-broker", ADMINISTRATOR: "hunter2-admin", STRANGER: "hunter2-mallory"}
+ADMINISTRATOR, WRITER, STRANGER = "admin", "alice", "mallory"
+_PASSWORDS = {
+    "broker": "hunter2-broker",
+    ADMINISTRATOR: "hunter2-admin",
+    WRITER: "hunter2-alice",
+    STRANGER: "hunter2-mallory",
+}
+
+
+def our_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of our clients for those of librdkafka."""
+    return {name.replace(".", "_"): value for name, value in options.items()}
 
 
 class SecuredCluster(ReplicatedCluster):
     """The brokers. All listeners are SASL_SSL with PLAIN; brokers log in as `broker`.
 
-    Super users are `broker` and the administrator. The stranger may do only what ACLs allow.
+    Super users are `broker` and the administrator. The others may do only what ACLs allow.
     """
 
     name = "secured-oncelog-3"

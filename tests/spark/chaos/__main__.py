@@ -20,6 +20,7 @@ from rich.table import Table
 from spark.chaos.faults import KINDS
 from spark.chaos.judge import Count
 from spark.chaos.run import Plan, Run
+from support.secured_cluster import SecuredCluster
 
 MASTERS = ("local[2,4]", "local-cluster[2,1,1024]", "standalone")
 SERVERS = ("oncelog", "apache-kafka")
@@ -41,6 +42,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--brokers", type=int, choices=SEVERAL, default=1, help="of oncelog; faults kill each in turn (1)"
     )
+    parser.add_argument(
+        "--secured", action="store_true", help="three brokers of oncelog with TLS, logins and permissions"
+    )
     parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
     parser.add_argument("--only", action="append", choices=KINDS, help="repeat for several (all kinds)")
@@ -50,6 +54,8 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if given.brokers > 1 and "apache-kafka" in (given.server or ()):
         parser.error("--brokers 3 is for --server oncelog only; omit --server apache-kafka")
+    if given.secured and (given.server or given.beside or given.brokers > 1):
+        parser.error("--secured runs three brokers of oncelog; omit --server, --brokers and --beside")
     return given
 
 
@@ -59,6 +65,7 @@ def plans(given: argparse.Namespace) -> list[Plan]:
     for server in given.server or SERVERS[:1]:
         for master in given.master or MASTERS[:1]:
             name = SEVERAL[given.brokers] if server == "oncelog" else server
+            name = SecuredCluster.name if given.secured else name
             plan = Plan(name, master, "oncelog", given.rounds, given.records, given.seed)
             made.append(replace(plan, batches=given.batches, only=only, level=given.level))
             if given.beside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from oncelog import Admin, Producer
+from support.secured_cluster import our_options
+
+NO_LOGIN: Mapping[str, str] = {}
 
 
 class Count(NamedTuple):
@@ -21,23 +25,30 @@ class Count(NamedTuple):
     wrong: int
 
 
-def fill(bootstrap: str, topic: str, out: str, records: int, partitions: int) -> None:
-    """Create both topics, and write the numbers from 0 on, each with a key derived from it."""
-    with Admin(bootstrap) as admin:
+def fill(
+    bootstrap: str, topic: str, out: str, records: int, partitions: int, login: Mapping[str, str] = NO_LOGIN
+) -> None:
+    """Create both topics, and write the numbers from 0 on, each with a key derived from it.
+
+    `login` has further options of the clients, by librdkafka's names.
+    """
+    ours = our_options(login)
+    with Admin(bootstrap, **ours) as admin:
         admin.create_topics([topic, out], partitions)
     numbers = pa.array(np.arange(records))
     table = pa.table({"key": pa.array(np.arange(records) % 997).cast(pa.string()), "value": numbers.cast(pa.string())})
-    with Producer(bootstrap) as producer:
+    with Producer(bootstrap, **ours) as producer:
         for start in range(0, records, 50_000):
             producer.send_table(topic, table.slice(start, 50_000))
         producer.flush()
 
 
-def count(bootstrap: str, topic: str, records: int) -> Count:
+def count(bootstrap: str, topic: str, records: int, login: Mapping[str, str] = NO_LOGIN) -> Count:
     """Read everything in the topic from its beginning to its last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            **login,
             "group.id": "judge",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,

@@ -1,19 +1,29 @@
 """The program that is killed: copy a topic to another one in micro-batches, and end when everything is copied.
 
-python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS]
+python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS [LOGIN]]
 
+LOGIN is a JSON file with further options of source and sink.
 FORMAT is `oncelog`, or `kafka` for Spark's own connector. The latter needs its own Spark and JARS, and imports nothing
 of oncelog.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 
 def main(
-    form: str, master: str, bootstrap: str, topic: str, out: str, checkpoint: str, rows: str, jars: str = ""
+    form: str,
+    master: str,
+    bootstrap: str,
+    topic: str,
+    out: str,
+    checkpoint: str,
+    rows: str,
+    jars: str = "",
+    login: str = "",
 ) -> None:
     os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"})
     if form == "oncelog":
@@ -31,13 +41,17 @@ def main(
         builder = builder.config("spark.jars", jars)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    sink = {"topic": out, "checkpointLocation": checkpoint, "kafka.bootstrap.servers": bootstrap}
+    kafka = {"kafka.bootstrap.servers": bootstrap}
+    if login:
+        with open(login, encoding="utf-8") as file:
+            kafka.update(json.load(file))
+    sink = {"topic": out, "checkpointLocation": checkpoint, **kafka}
     if form == "oncelog":
         import oncelog.spark
 
         oncelog.spark.register(spark)
         sink["transactionalIdPrefix"] = f"{out}-sink"
-    read = spark.readStream.format(form).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    read = spark.readStream.format(form).options(**kafka).option("subscribe", topic)
     read = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows)
     read = read.option("kafka.isolation.level", "read_committed")
     write = read.load().select("key", "value").writeStream.format(form).options(**sink)

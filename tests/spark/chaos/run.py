@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -13,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oncelog import Admin
+from oncelog.client.admin.acls import AclBinding
 from spark.chaos import judge, pipeline
 from spark.chaos.faults import KINDS, Fault, draw
 from spark.chaos.processes import Census, of_kind, signal_all
 from spark.chaos.standalone import Standalone
 from support.fixtures import SERVERS
 from support.processes import POLL, ManagedProcess, wait_until
+from support.secured_cluster import WRITER, SecuredCluster, our_options
 
 STALLED = 600.0
 """Seconds without a new batch after which a run has failed."""
@@ -82,6 +85,9 @@ class Run:
 
     def __enter__(self) -> Run:
         self.server = SERVERS[self.plan.server](self.folder / "server")
+        self.login = self.server.options() if isinstance(self.server, SecuredCluster) else {}
+        """Options of the administrator's clients, by librdkafka's names."""
+        self.login_file = self.folder / "login.json"
         self.cluster = None
         self.driver: ManagedProcess | None = None
         try:
@@ -114,6 +120,7 @@ class Run:
         master = self.cluster.url if self.cluster is not None else self.plan.master
         program = [self.plan.python, pipeline.__file__, self.plan.form, master, self.server.bootstrap, "in", "out"]
         program += [str(self.checkpoint), str(self.rows), self.plan.jars]
+        program += [str(self.login_file)] if self.login else []
         # In its own folder, because local-cluster writes the executors' files there.
         folder = self.folder / f"driver-{self.starts}"
         folder.mkdir(parents=True)
@@ -127,7 +134,8 @@ class Run:
 
     def go(self) -> judge.Count:
         """Write the rows, run the faults, count the rows."""
-        judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS)
+        judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS, self.login)
+        self.allow_pipeline()
         wanted = self.plan.wanted
         if self.plan.level is not None:
             self.set_level(self.plan.level)
@@ -142,11 +150,31 @@ class Run:
         self.wait_for_batch(None)
         if self.plan.form == "oncelog":
             self.check_nothing_open()
-        return judge.count(self.server.bootstrap, "out", self.plan.records)
+        return judge.count(self.server.bootstrap, "out", self.plan.records, self.login)
+
+    def allow_pipeline(self) -> None:
+        """On secured brokers, let the pipeline log in as a user with the permissions that docs/spark.md lists."""
+        if not isinstance(self.server, SecuredCluster):
+            return
+        user = f"User:{WRITER}"
+        decisions = "out-sink-commits"
+        with Admin(self.server.bootstrap, **our_options(self.login)) as admin:
+            admin.create_topics([decisions], 1, configs={"cleanup.policy": "compact"})
+            allowed = {"in": ("read",), "out": ("read", "write"), decisions: ("read", "write")}
+            acls = [AclBinding("topic", name, user, each) for name, every in allowed.items() for each in every]
+            admin.create_acls([*acls, AclBinding("transactional_id", "out-sink", user, "write", "prefixed")])
+        self.login_file.touch(0o600)
+        self.login_file.write_text(json.dumps(self.pipeline_login()))
+
+    def pipeline_login(self) -> dict[str, str]:
+        """Return the options of source and sink for a login. Without secured brokers, there are none."""
+        if not isinstance(self.server, SecuredCluster):
+            return {}
+        return {f"kafka.{name}": value for name, value in self.server.options(WRITER).items()}
 
     def set_level(self, level: int) -> None:
         """Change the server's transaction.version."""
-        with Admin(self.server.bootstrap) as admin:
+        with Admin(self.server.bootstrap, **our_options(self.login)) as admin:
             known = {item.name: item.level for item in admin.describe_features()}["transaction.version"]
             if known != level:
                 kind = "upgrade" if level > known else "unsafe_downgrade"
@@ -250,6 +278,7 @@ class Run:
 
         self.thaw()
         given = {"kafka.bootstrap.servers": self.server.bootstrap, "topic": "out", "transactionalIdPrefix": "out-sink"}
+        given |= self.pipeline_login()
         options = sink_options(given, streaming=True)
         settle(options)
 

@@ -60,14 +60,28 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=at_least(0, float), default=60, help="how long faults occur (60)")
     parser.add_argument("--rate", type=at_least(1, float), default=400, help="records per second of each writer (400)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
+    secured = "three brokers with TLS, logins and permissions, also between each other"
+    parser.add_argument("--secured", action="store_true", help=secured)
     parser.add_argument("--keep", action="store_true", help="keep data and logs")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.secured and "java" in given.client:
+        parser.error("--secured runs without --client java: TransactionalMessageCopier cannot log in")
+    return given
 
 
 def main() -> None:
     """Run once, and print the verdicts."""
     given = arguments()
-    plan = Plan(given.seed, given.client, given.faults, given.targets, given.brokers, given.seconds, rate=given.rate)
+    plan = Plan(
+        given.seed,
+        given.client,
+        given.faults,
+        given.targets,
+        given.brokers,
+        given.seconds,
+        rate=given.rate,
+        secured=given.secured,
+    )
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = Path(tempfile.mkdtemp(prefix="oncelog-bounce-"))
     good = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -26,9 +26,11 @@ class Aim:
     """The topics whose leaders are targets."""
     coordinated: Sequence[tuple[str, str]]
     """The topic of a coordinator, and a group or transactional id that it coordinates."""
+    login: Mapping[str, str] = field(default_factory=dict)
+    """Further options of librdkafka."""
 
     def __post_init__(self) -> None:
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.login})
 
     def find(self, target: str, chance: random.Random) -> int | None:
         """Return the node id of a broker with the role. None: there is none now, or no broker answers in time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -10,18 +11,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from oncelog import Admin, errors
+from oncelog.client.admin.acls import AclBinding
 from stories.bounces import writer
 from stories.bounces.aim import ANY, TARGETS, TRANSACTIONS, Aim
 from stories.bounces.java import JavaLoad
 from stories.bounces.verdict import Found, History, Verdict, compare, compare_replicas
 from support.processes import ManagedProcess, children, wait_until
+from support.secured_cluster import ADMINISTRATOR, WRITER, SecuredCluster, our_options
 from support.servers import ReplicatedCluster
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -51,6 +54,8 @@ class Plan:
     """The least and the longest time for which a broker is suspended. Its session ends after 9 s."""
     rate: float = 400
     """Records per second of each writer."""
+    secured: bool = False
+    """Whether all connections have TLS and a login, also those between brokers, and clients need permissions."""
 
 
 @dataclass
@@ -72,9 +77,16 @@ class Run:
         self._suspended: tuple[int, float] | None = None
         self._writers: dict[str, ManagedProcess] = {}
         self._java: JavaLoad | None = None
+        self._login: dict[str, str] = {}
+        """Options of the clients, by librdkafka's names."""
 
     def __enter__(self) -> Run:
-        self.server = ReplicatedCluster(self.folder / "server", brokers=self.plan.brokers)
+        folder, brokers = self.folder / "server", self.plan.brokers
+        if not self.plan.secured:
+            self.server = ReplicatedCluster(folder, brokers=brokers)
+            return self
+        secured = SecuredCluster(folder, brokers=brokers)
+        self.server, self._login = secured, secured.options(ADMINISTRATOR)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -91,7 +103,7 @@ class Run:
         self._run_faults()
         self._end_writers()
         self._wait_until_recovered()
-        found = {topic: read(self.server.bootstrap, topic) for topic in self._topics}
+        found = {topic: read(self.server.bootstrap, topic, self._login) for topic in self._topics}
         verdicts = {
             topic: compare(History.read(process.stdout_path.read_text().splitlines()), found[topic])
             for topic, process in self._writers.items()
@@ -112,12 +124,13 @@ class Run:
         python = [client for client in plan.clients if client != "java"]
         named = {f"{client}-{kind}": (client, kind) for client in python for kind in KINDS}
         self._topics = [*named, *(JavaLoad.TOPICS if "java" in plan.clients else ())]
-        with Admin(self.server.bootstrap) as admin:
+        with Admin(self.server.bootstrap, **our_options(self._login)) as admin:
             admin.create_topics(self._topics, writer.PARTITIONS)
+        login = self._allow_writers()
         program = [sys.executable, "-u", "-m", "stories.bounces.writer"]
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         for topic, words in named.items():
-            arguments = [*words, self.server.bootstrap, topic, topic, str(plan.rate), str(plan.seed)]
+            arguments = [*words, self.server.bootstrap, topic, topic, str(plan.rate), str(plan.seed), str(login)]
             self._writers[topic] = ManagedProcess([*program, *arguments], self.folder, topic, env)
         if "java" in plan.clients:
             self._java = JavaLoad(self.server.bootstrap, self.folder, plan.rate)
@@ -125,6 +138,23 @@ class Run:
             process.wait_for(lambda process=process: any(process.lines()), f"{topic} has written a record")
         if self._java is not None:
             self._java.wait_started()
+
+    def _allow_writers(self) -> Path:
+        """Return the file with the writers' login. On secured brokers, it is a user who may only write these topics."""
+        login = self._login
+        if isinstance(self.server, SecuredCluster):
+            login = self.server.options(WRITER)
+            acls = [
+                AclBinding(kind, name, f"User:{WRITER}", "write")
+                for name in self._topics
+                for kind in ("topic", "transactional_id")
+            ]
+            with Admin(self.server.bootstrap, **our_options(self._login)) as admin:
+                admin.create_acls(acls)
+        file = self.folder / "login.json"
+        file.touch(0o600)
+        file.write_text(json.dumps(login))
+        return file
 
     def _end_writers(self) -> None:
         for process in self._writers.values():
@@ -142,7 +172,7 @@ class Run:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _run_faults(self) -> None:
-        aim = Aim(self.server.bootstrap, self._topics, self._coordinated())
+        aim = Aim(self.server.bootstrap, self._topics, self._coordinated(), self._login)
         began = time.monotonic()
         while (passed := time.monotonic() - began) < self.plan.seconds:
             fault, target = self._chance.choice(self.plan.faults), self._chance.choice(self.plan.targets)
@@ -200,7 +230,7 @@ class Run:
         def recovered() -> bool:
             nonlocal lagging
             try:
-                with Admin(self.server.bootstrap) as admin:
+                with Admin(self.server.bootstrap, **our_options(self._login)) as admin:
                     topics = admin.describe_topics(self._topics)
             except errors.KafkaError as error:
                 lagging = [str(error)]
@@ -231,10 +261,10 @@ class Run:
             self.problems += compare_replicas(f"{topic}-{partition}", logs)
 
 
-def read(bootstrap: str, topic: str) -> Found:
+def read(bootstrap: str, topic: str, login: Mapping[str, str]) -> Found:
     """Read a topic to its end with read_committed, with librdkafka."""
     options = {"group.id": "reader", "isolation.level": "read_committed", "enable.auto.commit": False}
-    consumer = Consumer({"bootstrap.servers": bootstrap, "enable.partition.eof": True, **options})
+    consumer = Consumer({"bootstrap.servers": bootstrap, **login, "enable.partition.eof": True, **options})
     found: Found = {partition: [] for partition in range(writer.PARTITIONS)}
     left = set(found)
     try:

@@ -1,8 +1,9 @@
 """Write numbered records until SIGTERM, and print the outcome of each one as Kafka's VerifiableProducer does.
 
-    python -m stories.bounces.writer LIBRARY KIND BOOTSTRAP TOPIC NAME RATE SEED
+    python -m stories.bounces.writer LIBRARY KIND BOOTSTRAP TOPIC NAME RATE SEED [OPTIONS]
 
 LIBRARY is confluent or oncelog, KIND is plain (idempotent, acks=all) or transactions. RATE is records per second.
+OPTIONS is a JSON file with options of the clients by librdkafka's names, such as those of a login.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -20,6 +22,7 @@ import confluent_kafka
 import oncelog
 from oncelog import errors
 from stories.bounces.verdict import UNKNOWN, Place
+from support.secured_cluster import our_options
 
 PARTITIONS = 3
 A_TRANSACTION = 30
@@ -40,8 +43,13 @@ class AbortedOnPurposeError(Exception):
 class Job:
     """What to write, and where the outcomes go."""
 
-    def __init__(self, bootstrap: str, topic: str, name: str, rate: float, seed: str) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, name: str, rate: float, seed: str, login: Mapping[str, str] | None = None
+    ) -> None:
+        """`login` has further options of the clients, by librdkafka's names."""
         self.bootstrap, self.topic, self.name = bootstrap, topic, name
+        self.foreign = {"bootstrap.servers": bootstrap, **(login or {})}
+        self.ours = our_options(login or {})
         self.chance = random.Random(f"{seed} {name}")
         self._rate = rate
         self._over = False
@@ -99,7 +107,7 @@ def confluent_plain(job: Job) -> None:
             job.acknowledged(value, place_of(message))
 
     options = {"enable.idempotence": True, "delivery.timeout.ms": PATIENCE_S * 1000}
-    producer = confluent_kafka.Producer({"bootstrap.servers": job.bootstrap, "linger.ms": 5, **options})
+    producer = confluent_kafka.Producer({**job.foreign, "linger.ms": 5, **options})
     for partition, value in job.records():
         while True:
             try:
@@ -125,7 +133,7 @@ class ConfluentTransactions:
         # With sparse connections, librdkafka may wait 30 s until it connects to a restarted coordinator again.
         options = {"transactional.id": self._job.name, "transaction.timeout.ms": 60_000, "linger.ms": 5}
         options["enable.sparse.connections"] = False
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": self._job.bootstrap, **options})
+        self._producer = confluent_kafka.Producer({**self._job.foreign, **options})
         retry(lambda: self._producer.init_transactions(30))
 
     def _delivered(self, error: Any, message: Any) -> None:
@@ -191,7 +199,7 @@ def oncelog_plain(job: Job) -> None:
         else:
             job.acknowledged(value, (metadata.partition, metadata.offset))
 
-    with oncelog.Producer(job.bootstrap, delivery_timeout_ms=PATIENCE_S * 1000) as producer:
+    with oncelog.Producer(job.bootstrap, delivery_timeout_ms=PATIENCE_S * 1000, **job.ours) as producer:
         for partition, value in job.records():
             producer.send(
                 job.topic,
@@ -208,7 +216,9 @@ def oncelog_transactions(job: Job) -> None:
     for records in job.transactions():
         try:
             if producer is None:
-                producer = oncelog.Producer(job.bootstrap, transactional_id=job.name, max_block_ms=PATIENCE_S * 1000)
+                producer = oncelog.Producer(
+                    job.bootstrap, transactional_id=job.name, max_block_ms=PATIENCE_S * 1000, **job.ours
+                )
             with producer.transaction() as transaction:
                 sent = [transaction.send(job.topic, value, partition=partition) for partition, value in records]
                 if job.chance.random() < ABORTED:
@@ -237,5 +247,6 @@ WRITERS: dict[tuple[str, str], Callable[[Job], object]] = {
 }
 
 if __name__ == "__main__":
-    library, kind, bootstrap, topic, name, rate, seed = sys.argv[1:]
-    WRITERS[library, kind](Job(bootstrap, topic, name, float(rate), seed))
+    library, kind, bootstrap, topic, name, rate, seed, *file = sys.argv[1:]
+    login = json.loads(Path(file[0]).read_text()) if file else None
+    WRITERS[library, kind](Job(bootstrap, topic, name, float(rate), seed, login))
