@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from oncelog import Admin
 from oncelog.cli.supervisor import ONE_CTRL_C_S
 from support.processes import ManagedProcess, accepts, gone, wait_until
 from support.servers import OncelogCluster
@@ -123,3 +124,30 @@ def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
         assert process.stop() == 0
     finally:
         process.kill()
+
+
+def test_restarted_broker_uses_changed_settings_unless_they_are_invalid(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("listeners=PLAINTEXT://127.0.0.1:0\n")
+    cluster = OncelogCluster(tmp_path / "server", arguments=("--config", str(file)))
+
+    def limit() -> str | None:
+        with Admin(cluster.bootstrap) as admin:
+            return admin.describe_configs("broker", 1)["message.max.bytes"]
+
+    def restart(line: str) -> None:
+        file.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\n{line}\n")
+        pid = broker_pid(cluster.data, 1)
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: broker_pid(cluster.data, 1) not in (0, pid) and accepts(cluster.bootstrap), "it restarts")
+
+    try:
+        restart("message.max.bytes=1234")
+        assert limit() == "1234"
+        restart("message.max.bytes=many")
+        assert limit() == "1234"
+        assert "broker 1 keeps its previous settings" in said(cluster)
+        restart("message.max.bytes=4321")
+        assert limit() == "4321"
+    finally:
+        cluster.stop()

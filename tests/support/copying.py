@@ -1,8 +1,8 @@
 """Read-process-write by members of one group, in processes that are killed repeatedly; then count the output.
 
-As a program (`python -m support.copying BOOTSTRAP SOURCE TARGET MEMBER OPTIONS`), it is one member. It copies until it
-is killed, prints a line for each committed or aborted transaction, and continues in the same process after an error
-that an abort can cure.
+As a program (`python -m support.copying BOOTSTRAP SOURCE TARGET MEMBER OPTIONS [LOGIN]`), it is one member. It copies
+until it is killed, prints a line for each committed or aborted transaction, and continues in the same process after an
+error that an abort can cure.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ FEW = 5
 LIMIT_S = 120.0
 
 
-def copy(bootstrap: str, source: str, target: str, member: str, options: dict[str, Any]) -> None:
-    """Run one member until it is killed."""
+def copy(
+    bootstrap: str, source: str, target: str, member: str, options: dict[str, Any], login: dict[str, Any] | None = None
+) -> None:
+    """Run one member until it is killed. `options` are the consumer's, and `login` has those of both clients."""
     with (
-        Producer(bootstrap, transactional_id=f"{target}-{member}") as producer,
+        Producer(bootstrap, transactional_id=f"{target}-{member}", **(login or {})) as producer,
         Consumer(
             bootstrap,
             group_id=target,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             **options,
+            **(login or {}),
         ) as consumer,
     ):
         consumer.subscribe([source])
@@ -103,5 +106,5 @@ def run(bootstrap: str, name: str, folder: Path, records: int, deaths: int, opti
 
 
 if __name__ == "__main__":
-    _bootstrap, _source, _target, _member, _options = sys.argv[1:]
-    copy(_bootstrap, _source, _target, _member, json.loads(_options))
+    _bootstrap, _source, _target, _member, _options, *_login = sys.argv[1:]
+    copy(_bootstrap, _source, _target, _member, json.loads(_options), json.loads(_login[0]) if _login else None)

@@ -62,7 +62,7 @@ class OncelogCluster:
     def start(self, port: int = 0) -> None:
         """Start `oncelog up` and wait for its BROKERS= line. Also restarts it after `stop`."""
         command: list[str | Path] = [self._program, "up"]
-        if "listeners" not in self._settings:
+        if "listeners" not in self._settings and "--config" not in self._arguments:
             command += ["--port", str(port)]
         command += ["--data", self.data, *self._arguments]
         for key, value in self._settings.items():

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import msgspec
 
-from oncelog.broker.config.listeners import ListenerConfig
-from oncelog.broker.config.settings import BrokerConfig, load
-from oncelog.broker.folder_locks import StartError
 from oncelog.broker.log_lines import STDERR
 from oncelog.broker.process import (
     LAST_LINES_S,
@@ -30,7 +25,8 @@ from oncelog.broker.process import (
     stop_signals,
 )
 from oncelog.cli.broker_process import BrokerProcess
-from oncelog.protocol.addresses import bracketed
+from oncelog.cli.changed_settings import ChangedSettings
+from oncelog.cli.kept_ports import KeptPorts
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""
@@ -57,14 +53,25 @@ class Supervisor:
     """Run brokers until a signal, or the end of the parent process, stops them."""
 
     def __init__(
-        self, launches: Sequence[Launch], *, restart: bool, parent: int | None = None, faults: bool = False
+        self,
+        launches: Sequence[Launch],
+        *,
+        restart: bool,
+        changes: ChangedSettings | None = None,
+        parent: int | None = None,
+        faults: bool = False,
     ) -> None:
         """Create a supervisor. `parent`: stop the brokers when this process ends. None: do not watch any process.
 
+        `changes`: a broker that starts again uses the changed settings.
         `faults`: obey HOLD and RESTART. Otherwise, print a line and ignore these signals.
         """
         self._handled = (*stop_signals(), signal.SIGCHLD, HOLD, RESTART)
         self._faults = faults
+        self._changes = changes
+        self._ports = KeptPorts()
+        self._started: set[str] = set()
+        """The names of the brokers that were started at least once."""
         self._brokers = [BrokerProcess(launch, restart=restart, say=_say) for launch in launches]
         self._parent = parent
         self._announced = False
@@ -76,9 +83,9 @@ class Supervisor:
     def run(self) -> int:
         """Return the exit status: 0 after an orderly stop, 1 if a broker cannot be kept running."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._ports)
             for broker in self._brokers:
-                config = load(broker.launch.settings)
-                broker.launch = _with_ports(broker.launch, config, stack.enter_context(_reserved(config)))
+                broker.launch = self._ports.bind(broker.launch)
             wakeup = stack.enter_context(self._signals())
             stack.callback(finish_output)
             self._selector.register(wakeup, selectors.EVENT_READ)
@@ -146,6 +153,12 @@ class Supervisor:
     # -- the brokers ------------------------------------------------------------------------------------------------
 
     def _start(self, broker: BrokerProcess) -> None:
+        if self._changes is not None and broker.name in self._started:
+            number = int(broker.launch.settings["node.id"])
+            settings = self._changes.next_settings(number, self._ports.bind, _say)
+            if settings is not None:
+                broker.launch = msgspec.structs.replace(broker.launch, settings=dict(settings))
+        self._started.add(broker.name)
         broker.start()
         if broker.link is not None:
             self._selector.register(broker.link, selectors.EVENT_READ, broker)
@@ -256,53 +269,6 @@ def _kill(brokers: Sequence[BrokerProcess]) -> None:
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Do nothing: the wake-up socket gets the number only if a handler exists."""
-
-
-@contextlib.contextmanager
-def _reserved(config: BrokerConfig) -> Iterator[list[int]]:
-    """Bind the ports of the broker's listeners without listening. Other processes cannot get them during a restart.
-
-    Linux lets a second socket listen on them. On other systems, nothing is bound, and port 0 stays 0.
-    """
-    with contextlib.ExitStack() as stack:
-        yield [_bound_port(listener, stack) for listener in config.client_listeners]
-
-
-def _bound_port(listener: ListenerConfig, stack: contextlib.ExitStack) -> int:
-    """Bind the port of a listener until the stack is closed, and return it. Raises StartError."""
-    if sys.platform != "linux":
-        return listener.port
-    family, kind, protocol, _, address = _resolve(listener)
-    keeper = stack.enter_context(socket.socket(family, kind, protocol))
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if listener.host == "::":
-        keeper.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # the broker accepts IPv4, too
-    try:
-        keeper.bind(address)
-    except OSError as error:
-        where = f"{listener.host or '0.0.0.0'}:{listener.port}"
-        if error.errno == errno.EADDRINUSE:
-            hint = "choose another with --port (0: any free port)"
-            raise StartError(f"cannot listen on {where}, because the port is in use; {hint}") from error
-        raise StartError(f"cannot listen on {where}: {error.strerror}") from error
-    return int(keeper.getsockname()[1])
-
-
-def _resolve(listener: ListenerConfig) -> tuple[int, int, int, str, tuple[object, ...]]:
-    try:
-        found = socket.getaddrinfo(listener.host or "0.0.0.0", listener.port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise StartError(f"cannot listen on {listener.host!r}: {error.strerror}") from error
-    return found[0]
-
-
-def _with_ports(launch: Launch, config: BrokerConfig, ports: Sequence[int]) -> Launch:
-    """Return the launch with these ports, so that a restarted broker has the same addresses."""
-    addresses = (
-        f"{listener.name}://{bracketed(listener.host)}:{port}"
-        for listener, port in zip(config.client_listeners, ports, strict=True)
-    )
-    return msgspec.structs.replace(launch, settings={**launch.settings, "listeners": ",".join(addresses)})
 
 
 def _say(text: str) -> None:

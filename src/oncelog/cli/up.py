@@ -28,6 +28,7 @@ from oncelog.cli.broker_settings import (
     with_address,
     with_settings,
 )
+from oncelog.cli.changed_settings import ChangedSettings
 from oncelog.cli.lazy import examples
 from oncelog.cli.scram_users import scram_users, with_users
 from oncelog.cli.supervisor import Supervisor
@@ -75,7 +76,7 @@ MOST_BROKERS = 64
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Read broker settings from this server.properties file.",
+    help="Read broker settings from this server.properties file. A broker that restarts reads it again.",
 )
 @with_settings
 @with_users
@@ -113,13 +114,19 @@ def up(
     if ephemeral and data is not None:
         raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
     specs = topic_specs(topics, brokers)
-    settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
-    if metrics_port is not None:
-        settings["metrics.port"] = str(metrics_port)
+    changes = ChangedSettings(config_file)
+
+    def read() -> list[dict[str, str]]:
+        settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
+        if metrics_port is not None:
+            settings["metrics.port"] = str(metrics_port)
+        each = [of_broker(settings, number) for number in range(1, brokers + 1)]
+        require_own_ports(each)
+        require_way_between(settings, brokers)
+        return each
+
+    each = read()
     chosen = _own_log_dirs(dict(set_option(text) for text in assignments), brokers)
-    each = [of_broker(settings, number) for number in range(1, brokers + 1)]
-    require_own_ports(each)
-    require_way_between(settings, brokers)
     if ephemeral:  # the supervisor handles the signals later than this
         for number in stop_signals():
             signal.signal(number, _end)
@@ -129,7 +136,7 @@ def up(
         _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
-        _check_existing_data(folder, brokers, _paths(settings.get(LOST, "")))
+        _check_existing_data(folder, brokers, _paths(each[0].get(LOST, "")))
         _check_metadata(folder, brokers)
         launches = [
             msgspec.structs.replace(_launch(folder, own, number, brokers, specs, log_dirs=chosen), users=users)
@@ -138,7 +145,9 @@ def up(
         for launch in launches:
             _check_owner(launch)
         warn_of_access(*each)
-        status = Supervisor(launches, restart=not no_restart, parent=parent, faults=fault_signals).run()
+        changes.read = lambda number: _launch(folder, read()[number - 1], number, brokers, (), log_dirs=chosen)
+        supervisor = Supervisor(launches, restart=not no_restart, changes=changes, parent=parent, faults=fault_signals)
+        status = supervisor.run()
         lock.release()
     except StartError as error:
         raise click.ClickException(str(error)) from error
