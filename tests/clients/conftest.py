@@ -27,6 +27,7 @@ from support.fixtures import (
     own_server,
     proxy,
     server,
+    token_server,
     tool,
     vary_servers,
     wire,
@@ -44,6 +45,7 @@ __all__ = [
     "own_server",
     "proxy",
     "server",
+    "token_server",
     "tool",
     "wire",
 ]

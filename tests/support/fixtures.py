@@ -12,6 +12,7 @@ import pytest
 
 from support.apache_kafka import ApacheKafka
 from support.command_line import Tool
+from support.delegation_token_servers import TOKEN_SERVERS, TokenServer
 from support.kafka_nodes import ThreeKafkas
 from support.locked_servers import LOCKED, Locked
 from support.permissions import GUARDED, GuardedServer
@@ -57,6 +58,7 @@ def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
         "start_server": "function",
         "guarded": "module",
         "locked": "module",
+        "token_server": "module",
     }
     for fixture, scope in scopes.items():
         if fixture in metafunc.fixturenames:
@@ -139,6 +141,14 @@ def locked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Run a server with TLS, logins and ACLs for the tests of one module, with the settings in its `SETTINGS`."""
     settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
     made = LOCKED[request.param](tmp_path_factory.mktemp("locked"), settings=settings)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def token_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TokenServer]:
+    """Run a server with delegation tokens for the tests of one module."""
+    made = TOKEN_SERVERS[request.param](tmp_path_factory.mktemp("tokens"))
     yield made
     made.stop()
 

@@ -309,6 +309,22 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0-1": "1=CLUSTER_AUTH"},
         {"0-1": "1=NONE"},
     ),
+    "CreateDelegationToken without a login": (
+        {"1-3": "-=DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"},
+        {},
+    ),
+    "RenewDelegationToken without a login": (
+        {"1-2": "-=DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"},
+        {},
+    ),
+    "ExpireDelegationToken without a login": (
+        {"1-2": "-=DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"},
+        {},
+    ),
+    "DescribeDelegationToken without a login": (
+        {"1-3": "-=DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"},
+        {},
+    ),
     "UpdateFeatures": (
         {"0-2": "-=CLUSTER_AUTH"},
         {"0-2": "-=NONE"},

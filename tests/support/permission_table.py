@@ -375,6 +375,23 @@ def cluster() -> Iterator[Row]:
             enough,
             too_little,
         )
+    for api in (
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ):  # this client has no login, and no permission replaces it. tests/clients/test_delegation_tokens.py has logins.
+        yield Row(
+            f"{spelled(api)} without a login",
+            api,
+            lambda version, ids, api=api: {"owners": None} if api == ApiKey.DESCRIBE_DELEGATION_TOKEN else {},  # type: ignore[misc]
+            (),
+            (
+                *lacking(On.USER, Op.CREATE_TOKENS, Op.DESCRIBE_TOKENS, Op.ALL, name="User:ANONYMOUS"),
+                *lacking(On.DELEGATION_TOKEN, Op.DESCRIBE, Op.ALL, name="*"),
+                *lacking(On.CLUSTER, Op.ALTER),
+            ),
+        )
     level = {"feature": "transaction.version", "max_version_level": 2}
     yield Row(
         "UpdateFeatures",

@@ -31,6 +31,7 @@ from oncelog.broker.metadata.acls import AclAdministration
 from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.cluster_member import ClusterMember
 from oncelog.broker.metadata.controller import Controller
+from oncelog.broker.metadata.delegation_tokens import TokenAdministration
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.quotas import QuotaAdministration
 from oncelog.broker.metadata.registration import Identity, Registration
@@ -155,8 +156,9 @@ class Broker:
         self.entry = ClusterEntry(self.store, self.membership, self.directories, config, self.disk, runtime)
         self.controller = Controller(self.store, self.metadata, self.loader, self.membership, self.config, runtime)
         self._broker_settings = BrokerSettings(self.config, self.metadata, self.log)
+        self.tokens = TokenAdministration(self.loader, self.metadata, self.config, runtime)
         self._member = ClusterMember(
-            self.registration, self.entry, self.loader, self._broker_settings, self.controller, runtime
+            self.registration, self.entry, self.loader, self._broker_settings, self.controller, self.tokens, runtime
         )
         self.topics = TopicAdministration(self.store, self.loader, self.metadata, self.config, runtime)
         self.certificates = Certificates(self.config, self.log)
@@ -223,6 +225,7 @@ class Broker:
             acls=AclAdministration(self.loader, self.metadata, self._runtime),
             quotas=QuotaAdministration(self.loader, self.metadata, self._runtime),
             metering=self._metering(config),
+            tokens=self.tokens,
             partitions=self.partitions,
             directories=self.directories,
             new_logs=self.new_logs,
@@ -244,6 +247,7 @@ class Broker:
             self.certificates,
             self.config,
             partial(find_scram, self.metadata),
+            self.tokens.login,
             self._runtime,
             most_clients,
         )

@@ -14,7 +14,14 @@ from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.cluster.image import MetadataCache
 from oncelog.net.frames import BadFrameError
 from oncelog.net.oauth_server import OAuthBearerServer, TokenUser
-from oncelog.net.sasl_server import PlainServer, RejectedLoginError, ScramCredential, ScramServer, ServerExchange
+from oncelog.net.sasl_server import (
+    PlainServer,
+    RejectedLoginError,
+    ScramCredential,
+    ScramServer,
+    ServerExchange,
+    TokenLogin,
+)
 from oncelog.net.session import REJECTED, Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
@@ -24,6 +31,8 @@ from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 FindScram = Callable[[str, str], ScramCredential | None]
 """Return the credential of a mechanism and a user, or None."""
 CheckToken = Callable[[str], TokenUser | None]
+FindToken = Callable[[str, str], TokenLogin | None]
+"""Return the login of a mechanism and the id of a delegation token. None: the broker has no tokens."""
 
 LOGIN_S = 30.0
 """How long a client may take for its login."""
@@ -54,6 +63,7 @@ class Logins:
         find_scram: FindScram,
         now: Callable[[], float],
         now_ms: Callable[[], int],
+        find_token: FindToken,
         check_token: CheckToken | None = None,
     ) -> None:
         """`check_token` returns the user of an OAUTHBEARER token, or None if the token is not valid."""
@@ -63,6 +73,7 @@ class Logins:
         self.now_ms = now_ms
         """The wall-clock time."""
         self._check_token = check_token
+        self._find_token = find_token
         self._find_scram = find_scram
         self._disguise = secrets.token_bytes(32)
 
@@ -81,7 +92,10 @@ class Logins:
         def find(user: str) -> ScramCredential | None:
             return self._find_scram(mechanism, user)
 
-        return ScramServer(mechanism, find, secrets.token_urlsafe(24), self._disguise)
+        def find_token(token_id: str) -> TokenLogin | None:
+            return self._find_token(mechanism, token_id)
+
+        return ScramServer(mechanism, find, secrets.token_urlsafe(24), self._disguise, find_token)
 
     def lifetime_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
         """Return how long a new session lasts. None: it does not expire. `expires_ms`: when the credentials expire.
@@ -190,6 +204,7 @@ class Login:
         answer = exchange.answer(message)
         if exchange.user:
             self._complete(exchange.user, exchange.expires_ms)
+            self._session.token_authenticated = exchange.by_token
         return answer
 
     def _complete(self, user: str, expires_ms: int | None) -> None:

@@ -12,7 +12,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.config.listeners import ListenerConfig
-from oncelog.broker.logins import CheckToken, FindScram, Logins
+from oncelog.broker.logins import CheckToken, FindScram, FindToken, Logins
 from oncelog.broker.peers import Peers
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
@@ -31,6 +31,7 @@ class Network:
         certificates: Certificates,
         config: DynamicConfig,
         find_scram: FindScram,
+        find_token: FindToken,
         runtime: Runtime,
         most_clients: int,
     ) -> None:
@@ -39,6 +40,7 @@ class Network:
         self._find_scram = find_scram
         self._logger = runtime.logger
         self._certificates = certificates
+        self._find_token = find_token
         self._server = server
         self._peers = peers
         self._config = config
@@ -77,7 +79,9 @@ class Network:
         security = static.security.get(config.name, ListenerSecurity())
         tls = self._certificates.load(config.name)
         login = bool(security.mechanisms)
-        logins = Logins(security, self._find_scram, self._server.loop.time, self._runtime.now_ms, check_token)
+        logins = Logins(
+            security, self._find_scram, self._server.loop.time, self._runtime.now_ms, self._find_token, check_token
+        )
         return Listener(
             config.host,
             config.port,

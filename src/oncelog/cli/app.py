@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "acl": ("oncelog.cli.acl:acl", "Add, list and delete ACLs (access control lists)."),
     "user": ("oncelog.cli.user:user", "Add, list and delete users that log in with SCRAM."),
     "quota": ("oncelog.cli.quota:quota", "Set, list and delete client quotas."),
+    "token": ("oncelog.cli.token:token", "Create, renew, expire and list delegation tokens."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster; change broker settings and features."),
     "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
     "faults": ("oncelog.cli.faults:faults", "Run a proxy that causes faults between clients and brokers."),

@@ -52,13 +52,13 @@ _NOT_YET = {
     "elect_leaders": "electing leaders (KIP-460)",
     "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
     "list_config_resources": "listing config resources (KIP-1142)",
-    "create_delegation_token": "delegation tokens (KIP-48)",
     "describe_share_groups": "share groups (KIP-932)",
 }
 """Method of Kafka's Admin that is not supported yet -> its subject."""
 
 ADMIN = {
     "alter_consumer_group_offsets": "call set_offsets()",
+    "describe_delegation_token": "call describe_delegation_tokens()",
     "list_consumer_group_offsets": "call committed()",
     "list_offsets": "call offsets()",
     **{

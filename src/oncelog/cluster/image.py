@@ -11,6 +11,7 @@ from uuid import UUID
 
 from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BrokerInfo
+from oncelog.cluster.delegation_tokens import DelegationToken
 from oncelog.cluster.quotas import NO_QUOTAS, QuotaSet
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.protocol.topics import TopicPartition
@@ -18,7 +19,7 @@ from oncelog.protocol.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The topics, broker settings, features, ACLs and quotas that the tree held after change number `sequence`.
+    """The topics, broker settings, features, ACLs, quotas and tokens that the tree held after change number `sequence`.
 
     `brokers` and `controller` may be newer: the store changes them when a session ends, and logs no change.
     """
@@ -35,6 +36,8 @@ class MetadataImage:
     feature_epoch: int = -1
     acls: AclSet = NO_ACLS
     quotas: QuotaSet = NO_QUOTAS
+    tokens: Mapping[str, DelegationToken] = field(default_factory=dict, repr=False)
+    """The delegation tokens by id, also those that have expired but are not removed yet."""
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     """The registered brokers by id."""
     controller: int = -1

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
-from oncelog.cluster import acl_nodes, changes, configs, features, quota_nodes, users
+from oncelog.cluster import acl_nodes, changes, configs, delegation_tokens, features, quota_nodes, users
 from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
@@ -45,7 +45,16 @@ class _ClusterNode(msgspec.Struct, kw_only=True):
 def prepare(store: MetadataStore) -> None:
     """Create the fixed nodes of the tree, and those of topic ids, that are missing."""
     fixed = (BROKERS, TOPICS, TOPIC_IDS, "/config/topics", configs.BROKERS, users.USERS, "/cluster", acl_nodes.ACLS)
-    ensure(store, *fixed, quota_nodes.CLIENTS, quota_nodes.IPS, changes.PATH, BROKER_EPOCHS, BOOTS)
+    ensure(
+        store,
+        *fixed,
+        quota_nodes.CLIENTS,
+        quota_nodes.IPS,
+        *delegation_tokens.PARENTS,
+        changes.PATH,
+        BROKER_EPOCHS,
+        BOOTS,
+    )
     complete_topic_ids(store)
 
 
@@ -92,6 +101,7 @@ def read_image(store: MetadataStore) -> MetadataImage:
         feature_epoch=epoch,
         acls=NO_ACLS.with_changes(acl_nodes.read_all(store)),
         quotas=QuotaSet(quota_nodes.read_all(store)),
+        tokens=delegation_tokens.read_all(store),
     )
     return _with_brokers(store, image.with_topics(topics))
 
@@ -128,6 +138,8 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
     names = acl_nodes.touched(missed.paths)
     if names is None or names:
         after = replace(after, acls=_newest_acls(store, image.acls, names))
+    if ids := delegation_tokens.touched(missed.paths):
+        after = replace(after, tokens=delegation_tokens.read_changed(store, image.tokens, ids))
     return difference(image, after, touched)
 
 

@@ -42,6 +42,7 @@ class OAuthBearerServer:
         self._failed = False
         self.user = ""
         self.expires_ms: int | None = None
+        self.by_token = False
 
     def answer(self, message: bytes) -> bytes:
         """Check the token in the client's first message. Raises RejectedLoginError, also for any second message."""

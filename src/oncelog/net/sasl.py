@@ -80,12 +80,13 @@ class Scram:
 
     reason = ""
 
-    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+    def __init__(self, mechanism: str, username: str, password: str, nonce: str, *, token: bool = False) -> None:
+        """With `token`, the user name is the id of a delegation token, and the password its HMAC as base64 (KIP-48)."""
         self._hash = SCRAM_HASHES[mechanism]
         self._password = password.encode()
         self._nonce = nonce
         name = username.replace("=", "=3D").replace(",", "=2C")
-        self._bare = f"n={name},r={nonce}"
+        self._bare = f"n={name},r={nonce}" + (",tokenauth=true" if token else "")
         self._signature: bytes | None = None
         self.done = False
 

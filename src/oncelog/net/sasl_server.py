@@ -34,6 +34,10 @@ class ServerExchange(Protocol):
     def expires_ms(self) -> int | None:
         """When the credentials expire, in ms since 1970, or None if they do not."""
 
+    @property
+    def by_token(self) -> bool:
+        """Whether the client has logged in with a delegation token."""
+
     def answer(self, message: bytes) -> bytes:
         """Return the response to a message of the client. Raises RejectedLoginError."""
 
@@ -42,6 +46,7 @@ class PlainServer:
     """The mechanism PLAIN: the client sends user name and password, and the server compares the password."""
 
     expires_ms = None
+    by_token = False
 
     def __init__(self, users: Mapping[str, Secret]) -> None:
         self._users = users
@@ -114,6 +119,15 @@ def salted_credential(mechanism: str, salted: bytes, salt: bytes, iterations: in
     return ScramCredential(salt, stored, hmac.digest(salted, b"Server Key", name), iterations)
 
 
+class TokenLogin(NamedTuple):
+    """What a server needs for the login with a delegation token. Without such a token, no password matches."""
+
+    credential: ScramCredential
+    owner: str
+    """The name of the user. It is empty if the token does not exist or has expired."""
+    expires_ms: int
+
+
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _FIRST = re.compile(rf"n,(?:a=({_NAME}))?,((?:m=[^,]*,)?n=({_NAME}),r=([\x21-\x2b\x2d-\x7e]+))(?:,(.*))?")
 _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[^p][^,]*)*),p=([A-Za-z0-9+/=]+)")
@@ -129,22 +143,29 @@ class ScramServer:
 
     `find` returns the credential of a user, or None. An unknown user's login has the same steps as one with a wrong
     password, and fails at the end. The server derives the salt of an unknown user from `disguise`, a secret of this
-    broker.
+    broker. `find_token` does the same as `find` for the id of a delegation token (KIP-48), which a client sends instead
+    of a name with the extension `tokenauth=true`.
     """
 
-    expires_ms = None
-
     def __init__(
-        self, mechanism: str, find: Callable[[str], ScramCredential | None], nonce: str, disguise: bytes
+        self,
+        mechanism: str,
+        find: Callable[[str], ScramCredential | None],
+        nonce: str,
+        disguise: bytes,
+        find_token: Callable[[str], TokenLogin | None] = lambda token_id: None,
     ) -> None:
         self._mechanism = mechanism
         self._hash = SCRAM_HASHES[mechanism]
         self._find = find
+        self._find_token = find_token
         self._nonce = nonce
         self._disguise = disguise
         self._claimed = self._first = self._bare = ""
         self._credential: ScramCredential | None = None
         self.user = ""
+        self.expires_ms: int | None = None
+        self.by_token = False
 
     def answer(self, message: bytes) -> bytes:
         """Return the server-first-message of RFC 5802, then the server-final-message. Raises RejectedLoginError."""
@@ -163,13 +184,25 @@ class ScramServer:
         user = _decoded(found[3])
         if found[1] is not None and _decoded(found[1]) != user:
             raise RejectedLoginError(OTHER_USER)
-        self._claimed = user
-        self._credential = self._find(user) or self._unknown(user)
+        self._credential = self._found(user, found[5] or "")
         self._bare = found[2] + ("" if found[5] is None else f",{found[5]}")
         self._nonce = found[4] + self._nonce
         salt = b64encode(self._credential.salt).decode()
         self._first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         return self._first.encode()
+
+    def _found(self, name: str, extensions: str) -> ScramCredential:
+        """Return the credential of a user, or of a token with the extension `tokenauth`. Set who would be logged in."""
+        options = dict(part.partition("=")[::2] for part in extensions.split(","))
+        if options.get("tokenauth", "").lower() != "true":
+            self._claimed = name
+            return self._find(name) or self._unknown(name)
+        self.by_token = True
+        token = self._find_token(name)
+        if token is None:
+            return self._unknown(name)
+        self._claimed, self.expires_ms = token.owner, token.expires_ms
+        return token.credential
 
     def _unknown(self, user: str) -> ScramCredential:
         """Return a credential for an unknown user. No password matches it."""
@@ -195,6 +228,8 @@ class ScramServer:
             raise wrong
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key):
+            raise wrong
+        if not self._claimed:
             raise wrong
         self.user = self._claimed
         return b"v=" + b64encode(hmac.digest(credential.server_key, signed, self._hash))

@@ -49,12 +49,15 @@ class PasswordLogin:
     mechanism: str
     username: str
     password: Secret
+    token: bool = False
+    """The user name is the id of a delegation token, and the password its HMAC."""
 
     async def begin(self) -> Exchange:
         """Return a new exchange."""
         if self.mechanism == "PLAIN":
             return Plain(self.username, self.password.value)
-        return Scram(self.mechanism, self.username, self.password.value, secrets.token_urlsafe(24))
+        nonce = secrets.token_urlsafe(24)
+        return Scram(self.mechanism, self.username, self.password.value, nonce, token=self.token)
 
 
 @dataclass(frozen=True, slots=True)

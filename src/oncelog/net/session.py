@@ -56,6 +56,7 @@ class Session:
         "principal",
         "request_limit",
         "throttle",
+        "token_authenticated",
         "unread",
     )
 
@@ -75,6 +76,8 @@ class Session:
         """The listener that accepted the connection."""
         self.principal = ANONYMOUS
         """The client, as an authorizer knows it."""
+        self.token_authenticated = False
+        """Whether the client has logged in with a delegation token."""
         self.encrypted = listener.tls is not None
         """Whether the connection uses TLS."""
         self.muted = 0

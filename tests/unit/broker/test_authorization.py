@@ -41,6 +41,15 @@ NEEDS_NO_PERMISSION = {
     ApiKey.SASL_HANDSHAKE: "it is a part of the login",
     ApiKey.SASL_AUTHENTICATE: "it is a part of the login",
     ApiKey.DESCRIBE_CLUSTER: "only its field cluster_authorized_operations does, and is 0",
+    **dict.fromkeys(
+        (
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN,
+            ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ),
+        "the client must be identified, and Kafka checks that first; tests/clients/test_delegation_tokens.py",
+    ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "the protocol is off, and Kafka checks that first",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "the protocol is off, and Kafka checks that first",
 }
@@ -154,6 +163,9 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {}, {C})
     upsertion = {"name": "u", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
     yield Case(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"upsertions": [upsertion]}, {C})
+    for api in (ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN):
+        yield Case(api, {}, {E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED})
+    yield Case(ApiKey.DESCRIBE_DELEGATION_TOKEN, {}, {E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED})
     yield Case(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, {E.ILLEGAL_SASL_STATE})
     yield Case(ApiKey.SASL_AUTHENTICATE, {}, {E.ILLEGAL_SASL_STATE})
     yield Case(ApiKey.UPDATE_FEATURES, {"feature_updates": [{"feature": "transaction.version"}]}, {C})

@@ -24,7 +24,7 @@ from oncelog.broker.config.listener_keys import JAAS, listener_key
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
 from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, broker_listener, parse_listeners
 from oncelog.broker.config.quota_settings import QuotaSettings
-from oncelog.broker.config.security_settings import SecuritySettings
+from oncelog.broker.config.security_settings import NO_SECRET, SecuritySettings
 from oncelog.net.credentials import Secret
 from oncelog.net.server_options import PLAINTEXT
 
@@ -135,6 +135,15 @@ class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
     """Principals that may do everything, as `TYPE:NAME` with semicolons between them, for example `User:admin`."""
     allow_everyone_if_no_acl_found: bool = False
     """Whether every client may use a resource that no ACL selects."""
+
+    delegation_token_secret_key: Secret = NO_SECRET
+    """The key of the passwords of delegation tokens, the same for all brokers. Without it, there are no tokens."""
+    delegation_token_max_lifetime_ms: Long1 = 7 * _DAY_MS
+    """A delegation token cannot be renewed for longer than this after its creation."""
+    delegation_token_expiry_time_ms: Long1 = _DAY_MS
+    """A delegation token expires after this time, unless it is renewed."""
+    delegation_token_expiry_check_interval_ms: Long1 = _HOUR_MS
+    """Time between two removals of expired delegation tokens. An expired token is not accepted in any case."""
 
     # topics
     num_partitions: Int1 = 1

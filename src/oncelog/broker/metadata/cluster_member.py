@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from oncelog.broker.metadata.cluster_entry import ClusterEntry
 from oncelog.broker.metadata.controller import Controller, led_elsewhere
+from oncelog.broker.metadata.delegation_tokens import TokenAdministration
 from oncelog.broker.metadata.loader import SHARED_POLL_S, MetadataLoader
 from oncelog.broker.metadata.registration import Registration
 from oncelog.broker.metadata.settings import BrokerSettings
@@ -30,6 +31,7 @@ class ClusterMember:
     loader: MetadataLoader
     settings: BrokerSettings
     controller: Controller
+    tokens: TokenAdministration
     runtime: Runtime
 
     @property
@@ -66,6 +68,7 @@ class ClusterMember:
         await self.registration.register(endpoints, self.image, lost, starting=starting)
         await self.loader.catch_up()
         await self.controller.start()
+        self.tokens.start()
 
     async def hand_over(self) -> None:
         """Ask the controller to let others lead, and wait until they do, for a limited time.

@@ -13,6 +13,7 @@ from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.acls import AclAdministration
 from oncelog.broker.metadata.controller import Controller
+from oncelog.broker.metadata.delegation_tokens import TokenAdministration
 from oncelog.broker.metadata.quotas import QuotaAdministration
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
@@ -46,6 +47,7 @@ class HandlerServices:
     acls: AclAdministration
     quotas: QuotaAdministration
     metering: Metering
+    tokens: TokenAdministration
     partitions: Partitions
     directories: LogDirectories
     new_logs: NewLogs

@@ -18,6 +18,7 @@ from oncelog.client.admin import (
     quotas,
     replica_offsets,
     replication,
+    tokens,
     transactions,
     users,
 )
@@ -111,6 +112,10 @@ class Admin(AdminBase):
     describe_user_scram_credentials = _asked(users.describe_user_scram_credentials)
     alter_client_quotas = _asked(quotas.alter_client_quotas)
     describe_client_quotas = _asked(quotas.describe_client_quotas)
+    create_delegation_token = _asked(tokens.create_delegation_token)
+    renew_delegation_token = _asked(tokens.renew_delegation_token)
+    expire_delegation_token = _asked(tokens.expire_delegation_token)
+    describe_delegation_tokens = _asked(tokens.describe_delegation_tokens)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = _asked(group_descriptions.list_groups)

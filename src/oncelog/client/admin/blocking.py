@@ -72,6 +72,10 @@ class Admin(AdminBase, Blocking[Awaited]):
     describe_user_scram_credentials = blocking(Awaited.describe_user_scram_credentials)
     alter_client_quotas = blocking(Awaited.alter_client_quotas)
     describe_client_quotas = blocking(Awaited.describe_client_quotas)
+    create_delegation_token = blocking(Awaited.create_delegation_token)
+    renew_delegation_token = blocking(Awaited.renew_delegation_token)
+    expire_delegation_token = blocking(Awaited.expire_delegation_token)
+    describe_delegation_tokens = blocking(Awaited.describe_delegation_tokens)
 
     # -- groups -----------------------------------------------------------------------------------------------
     list_groups = blocking(Awaited.list_groups)

@@ -142,6 +142,11 @@ SECURITY: dict[str, Option] = {
     "sasl_jaas_config": Option(
         None, optional_secret, "User name and password in Java's form, in place of the two options.", secret=True
     ),
+    "sasl_tokenauth": Option(
+        False,
+        boolean,
+        "For SCRAM: log in with a delegation token. The user name is its id, and the password its HMAC as base64.",
+    ),
     "sasl_oauth_token_provider": Option(
         None,
         _provider,
@@ -285,8 +290,9 @@ def _login(options: Mapping[str, Any]) -> Login:
     for name, key in (("sasl_username", "username"), ("sasl_password", "password")):
         if options[name] is not None and key in jaas:
             raise ConfigError(f"{_dotted(name)} and sasl.jaas.config: set one of them")
-    if jaas.get("tokenauth", "").lower() == "true":
-        raise ConfigError("sasl.jaas.config: delegation tokens (tokenauth) are not supported")
+    token = options["sasl_tokenauth"] or jaas.get("tokenauth", "").lower() == "true"
+    if token and mechanism == "PLAIN":
+        raise ConfigError("sasl.tokenauth: delegation tokens need sasl.mechanism = SCRAM-SHA-256 or SCRAM-SHA-512")
     username = options["sasl_username"] or jaas.get("username")
     password = options["sasl_password"] or (Secret(jaas["password"]) if "password" in jaas else None)
     for name, value in (("sasl.username", username), ("sasl.password", password)):
@@ -294,7 +300,7 @@ def _login(options: Mapping[str, Any]) -> Login:
             raise ConfigError(f"{name} is missing; sasl.mechanism = {mechanism} needs it, or sasl.jaas.config")
     assert username is not None
     assert password is not None
-    return PasswordLogin(mechanism, username, password)
+    return PasswordLogin(mechanism, username, password, token)
 
 
 def _token_login(options: Mapping[str, Any], jaas: Mapping[str, str]) -> Login:
