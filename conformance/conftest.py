@@ -15,6 +15,7 @@ from support.fixtures import (
     server,
     start_server,
     three_kafkas,
+    token_server,
     vary_servers,
 )
 from support.hooks import pytest_collection_modifyitems, pytest_configure
@@ -33,6 +34,7 @@ __all__ = [
     "server",
     "start_server",
     "three_kafkas",
+    "token_server",
 ]
 
 
