@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,12 +29,16 @@ from support.command_line import Tool
 from support.delegation_token_servers import SETTINGS, TokenServer, connect, context, options
 from support.permissions import Grant, grant, revoke
 from support.secured_kafka import GUEST, PASSWORD, USER
+from support.secured_oncelog import SecuredOncelog, certificates, secured_settings
+from support.servers import OncelogCluster
+from support.delegation_token_servers import SETTINGS, TokenServer, connect, context, options
 from support.wire import Wire, until
 
 E = ErrorCode
 ALICE, BOB = f"User:{USER}", f"User:{GUEST}"
 MAX_MS, RENEW_MS = int(SETTINGS["delegation.token.max.lifetime.ms"]), int(SETTINGS["delegation.token.expiry.time.ms"])
 NEVER_MS = 2**63 - 1
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.fixture
@@ -221,6 +226,14 @@ def test_login_with_a_token_is_that_of_the_owner(
     assert wire.call(DescribeDelegationTokenRequest(owners=None)).error_code == refused
 
 
+def test_session_ends_when_its_token_expires(alice: Wire, fresh: Callable[[], Wire]) -> None:
+    made = created(alice, max_ms=3000)
+    wire = fresh()
+    assert log_in(wire, made.token_id, text_of(made.hmac))[0].error_code == 0
+    with pytest.raises(ConnectionError):
+        until(lambda: wire.call(MetadataRequest(topics=[])), lambda _: False, "the session ends")
+
+
 def test_wrong_logins_with_tokens_fail(token_server: TokenServer, alice: Wire, fresh: Callable[[], Wire]) -> None:
     """Our broker rejects each of them at the same step. DIFFERS: Kafka rejects an unknown id earlier."""
     made = created(alice)
@@ -384,3 +397,62 @@ def test_command_line(token_server: TokenServer, tmp_path: Path) -> None:
     assert renewed["expires"] <= made["max"]
     run("expire", made["token_id"])
     until(lambda: run("list"), lambda rows: all(each["token_id"] != made["token_id"] for each in rows), "it is removed")
+
+
+# -- several brokers, and none with a key -----------------------------------------------------------------------------
+
+
+def test_token_of_one_broker_logs_in_on_another_and_survives_a_restart(tmp_path: Path) -> None:
+    made = certificates(tmp_path)
+    line = f'{_PLAIN} required username="{USER}" password="{PASSWORD}" user_{USER}="{PASSWORD}";'
+    settings = {
+        **secured_settings(made),
+        **SETTINGS,
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "plain.sasl.jaas.config": line,
+    }
+    tls = ssl.create_default_context(cafile=str(made.ca))
+    cluster = OncelogCluster(tmp_path, settings=settings, arguments=("--brokers", "3"))
+    try:
+        addresses = cluster.bootstrap.split(",")
+        assert len(addresses) == 3
+        with Wire(addresses[0], login=(USER, PASSWORD), tls=tls) as wire:
+            token = create(wire)
+        assert token.error_code == 0, token
+    finally:
+        cluster.stop()
+    cluster = OncelogCluster(tmp_path, settings=settings, arguments=("--brokers", "3"))
+    try:
+        for address in cluster.bootstrap.split(","):
+            with Wire(address, tls=tls) as wire:
+                answer, _ = log_in(wire, token.token_id, text_of(token.hmac))
+                assert answer.error_code == 0, answer
+    finally:
+        cluster.stop()
+
+
+def test_broker_without_a_key_has_no_tokens(tmp_path: Path) -> None:
+    secured = SecuredOncelog(tmp_path)
+    try:
+        with Wire(secured.addresses["OPEN"], login=(USER, PASSWORD)) as wire:
+            disabled = E.DELEGATION_TOKEN_AUTH_DISABLED
+            assert create(wire).error_code == disabled
+            assert renewed(wire, b"x" * 64) == (disabled, 0)
+            assert expired(wire, b"x" * 64) == (disabled, 0)
+            assert wire.call(DescribeDelegationTokenRequest(owners=None)).error_code == disabled
+        with Wire(secured.addresses["OPEN"]) as wire:
+            answer, sent = log_in(wire, "any-token", "any-hmac")
+            assert (answer.error_code, sent) == (E.SASL_AUTHENTICATION_FAILED, 2)
+    finally:
+        secured.stop()
+
+
+def test_tokens_are_bounded(token_server: TokenServer, alice: Wire) -> None:
+    """DIFFERS: Kafka has no limits."""
+    if token_server.name != "oncelog":
+        pytest.skip("Kafka has no limits")
+    assert create(alice, renewers=tuple(f"u{number}" for number in range(101))).error_code == E.POLICY_VIOLATION
+    assert create(alice, renewers=("u" * 1000,)).error_code == E.POLICY_VIOLATION
+    assert create(alice, renewers=tuple(f"u{number}" for number in range(100))).error_code == 0

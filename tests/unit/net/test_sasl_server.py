@@ -12,6 +12,7 @@ from oncelog.net.sasl_server import (
     ScramCredential,
     ScramServer,
     ServerExchange,
+    TokenLogin,
     scram_credential,
 )
 
@@ -54,6 +55,51 @@ def test_wrong_password_and_unknown_user_fail_in_the_same_step(mechanism: str, u
 def test_unknown_user_has_the_same_salt_in_each_attempt() -> None:
     answers = {scram_server("SCRAM-SHA-256").answer(b"n,,n=nobody,r=abc") for _ in range(2)}
     assert len(answers) == 1
+
+
+def token_server(mechanism: str, owner: str = "owner") -> ScramServer:
+    """Return a server that knows a token with the id and HMAC of the user and password."""
+    known = {USER: TokenLogin(scram_credential(mechanism, PASSWORD, SALT, MIN_ITERATIONS), owner, 77)}
+    return ScramServer(mechanism, lambda name: None, "servers-nonce", DISGUISE, known.get)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_HASHES)
+def test_login_with_a_token_is_that_of_its_owner(mechanism: str) -> None:
+    server = token_server(mechanism)
+    assert log_in(Scram(mechanism, USER, PASSWORD, "clients-nonce", token=True), server) == "owner"
+    assert (server.by_token, server.expires_ms) == (True, 77)
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "owner", "token"),
+    [
+        (USER, "wrong", "owner", True),
+        ("no-token", PASSWORD, "owner", True),
+        (USER, PASSWORD, "", True),
+        (USER, PASSWORD, "owner", False),
+    ],
+)
+def test_wrong_logins_with_tokens_fail_in_the_same_step(name: str, password: str, owner: str, token: bool) -> None:
+    server = token_server("SCRAM-SHA-256", owner)
+    client = Scram("SCRAM-SHA-256", name, password, "clients-nonce", token=token)
+    proof = client.answer(server.answer(client.first()))
+    assert proof is not None
+    with pytest.raises(RejectedLoginError, match="invalid credentials with SASL mechanism"):
+        server.answer(proof)
+    assert server.user == ""
+
+
+@pytest.mark.parametrize(
+    ("extensions", "by_token"),
+    [
+        ("tokenauth=true", True), ("a=b,tokenauth=TRUE", True), ("tokenauth=false", False), ("tokenauth", False),
+        ("tokenauth=true,tokenauth=false", False), ("Tokenauth=true", False), ("tokenauth=true=", False),
+    ],
+)  # fmt: skip
+def test_only_the_extension_tokenauth_asks_for_a_token(extensions: str, by_token: bool) -> None:
+    server = token_server("SCRAM-SHA-256")
+    server.answer(f"n,,n=a,r=abc,{extensions}".encode())
+    assert server.by_token is by_token
 
 
 @pytest.mark.parametrize(

@@ -285,14 +285,14 @@ def _login(options: Mapping[str, Any]) -> Login:
             jaas = parse_jaas(options["sasl_jaas_config"].value, mechanism)
         except ValueError as error:
             raise ConfigError(f"sasl.jaas.config: {error}") from None
+    token = options["sasl_tokenauth"] or jaas.get("tokenauth", "").lower() == "true"
+    if token and not mechanism.startswith("SCRAM-"):
+        raise ConfigError("sasl.tokenauth: delegation tokens need sasl.mechanism = SCRAM-SHA-256 or SCRAM-SHA-512")
     if mechanism == "OAUTHBEARER":
         return _token_login(options, jaas)
     for name, key in (("sasl_username", "username"), ("sasl_password", "password")):
         if options[name] is not None and key in jaas:
             raise ConfigError(f"{_dotted(name)} and sasl.jaas.config: set one of them")
-    token = options["sasl_tokenauth"] or jaas.get("tokenauth", "").lower() == "true"
-    if token and mechanism == "PLAIN":
-        raise ConfigError("sasl.tokenauth: delegation tokens need sasl.mechanism = SCRAM-SHA-256 or SCRAM-SHA-512")
     username = options["sasl_username"] or jaas.get("username")
     password = options["sasl_password"] or (Secret(jaas["password"]) if "password" in jaas else None)
     for name, value in (("sasl.username", username), ("sasl.password", password)):
