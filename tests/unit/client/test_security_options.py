@@ -84,6 +84,10 @@ URL = "sasl_oauthbearer_token_endpoint_url"
         ({**SASL, "sasl_username": "a"}, ("sasl.password is missing",)),
         ({**SASL, "sasl_password": SECRET}, ("sasl.username is missing",)),
         ({**SASL, "sasl_password": 5}, ("sasl_password: it must be a string",)),
+        (
+            {**SASL, "sasl_tokenauth": True, "sasl_username": "a", "sasl_password": SECRET},
+            ("sasl.tokenauth", "SCRAM-SHA-512"),
+        ),
         ({**SASL, "sasl_mechanisms": "PLAIN"}, ("sasl_mechanism and sasl_mechanisms", "two names")),
         ({**SASL, "sasl_jaas_config": f'{PLAIN} required password="{SECRET}"'}, ("sasl.jaas.config", "semicolon")),
         ({**SASL, "sasl_jaas_config": f'{SCRAM} required password="{SECRET}";'}, ("ScramLoginModule is for", "PLAIN")),

@@ -146,6 +146,7 @@ SECURITY: dict[str, Option] = {
         False,
         boolean,
         "For SCRAM: log in with a delegation token. The user name is its id, and the password its HMAC as base64.",
+        secret=True,  # a user may set it to the token
     ),
     "sasl_oauth_token_provider": Option(
         None,
