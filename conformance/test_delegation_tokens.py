@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from support.apache_kafka import run_tool
+from support.delegation_token_servers import TokenServer, allow_describe, options
 from support.secured_kafka import GUEST, PASSWORD, USER
-from support.token_servers import TokenServer, allow_describe, options
 from support.wire import until
 
 TOOL = "org.apache.kafka.tools.DelegationTokenCommand"

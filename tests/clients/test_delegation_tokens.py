@@ -31,7 +31,6 @@ from support.permissions import Grant, grant, revoke
 from support.secured_kafka import GUEST, PASSWORD, USER
 from support.secured_oncelog import SecuredOncelog, certificates, secured_settings
 from support.servers import OncelogCluster
-from support.delegation_token_servers import SETTINGS, TokenServer, connect, context, options
 from support.wire import Wire, until
 
 E = ErrorCode
