@@ -12,6 +12,8 @@ from oncelog.cluster.store import NoNodeError
 from oncelog.cluster.topic_nodes import read_topic
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.net.failures import ConnectionLostError
+from oncelog.net.security import PLAINTEXT
+from oncelog.protocol.messages.create_acls import CreateAclsRequest
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -40,6 +42,7 @@ TOPIC = "t"
 COORDINATORS = 2
 """Partitions of each internal topic."""
 ANYWHERE = (
+    CreateAclsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -54,6 +57,8 @@ class Routes:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.security = PLAINTEXT
+        """How the clients connect to brokers."""
         self._rng = world.stream("routes")
 
     def leader(self, topic: str, partition: int) -> int:

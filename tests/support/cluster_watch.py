@@ -20,6 +20,7 @@ from oncelog.cluster.partition_state import PartitionState, decode_state
 from oncelog.cluster.store import Check, Create, Operation, Set
 from oncelog.net.connection import ClientConnection, connect
 from oncelog.net.failures import ConnectionLostError
+from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -309,8 +310,9 @@ class Consumers:
     Fetch, it may be lower, as in Kafka.
     """
 
-    def __init__(self, world: World, disks: DiskWatch, topics: dict[str, UUID]) -> None:
+    def __init__(self, world: World, disks: DiskWatch, topics: dict[str, UUID], security: Security = PLAINTEXT) -> None:
         self.over = False
+        self._security = security
         self._world = world
         self._disks = disks
         self._topics = topics
@@ -331,7 +333,11 @@ class Consumers:
             try:
                 if connection is None or connection.closed:
                     connection = await connect(
-                        host, PORT, request_timeout_ms=FETCH_TIMEOUT_MS, connect_timeout_ms=FETCH_TIMEOUT_MS
+                        host,
+                        PORT,
+                        request_timeout_ms=FETCH_TIMEOUT_MS,
+                        connect_timeout_ms=FETCH_TIMEOUT_MS,
+                        security=self._security,
                     )
                 response: Any = await connection.call(self._list_ends(epochs) if ends else self._fetch(epochs))
             except ConnectionLostError:

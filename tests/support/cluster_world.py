@@ -114,7 +114,7 @@ class ClusterWorld:
         client = Client(self.routes, "admin")
         self.topics = await client.create_topics(PARTITIONS, len(BROKERS))
         await self.features.create(self.workload, self.settings.retention_bytes)
-        consumers = Consumers(self.world, self.disks, self.topics | self.features.topics)
+        consumers = Consumers(self.world, self.disks, self.topics | self.features.topics, self.routes.security)
         background = [self._guarded(consumers.read(number)) for number in BROKERS]
         background.append(self._guarded(self._check_disks()))
         tasks = [self._guarded(self._produce(index)) for index in range(PRODUCERS)]
@@ -122,6 +122,7 @@ class ClusterWorld:
         tasks += [self._guarded(self._transact(index)) for index in range(WRITERS)]
         tasks += [self._guarded(self._commit(index)) for index in range(GROUPS)]
         tasks += [self._guarded(client) for client in self.features.tasks(self.workload)]
+        tasks += [self._guarded(client) for client in self._more_clients()]
         tasks.append(self._guarded(self.administration.elect(self.workload)))
         tasks.append(self._guarded(self.administration.recreate(self.workload)))
         await nemesis.run()
@@ -137,6 +138,10 @@ class ClusterWorld:
         background[-1].cancel()
         await self._stop(machines)
         return self.outcomes
+
+    def _more_clients(self) -> list[Coroutine[Any, Any, None]]:
+        """Return the clients of a subclass."""
+        return []
 
     def _guarded(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def run() -> None:
@@ -471,12 +476,12 @@ def _host_of(fault: AnyFault) -> str:
     return fault.host if isinstance(fault, Kill | Pause | CutStore) else ""
 
 
-def run_plan(plan: Plan) -> tuple[Counter[str], str]:
+def run_plan(plan: Plan, kind: type[ClusterWorld] = ClusterWorld) -> tuple[Counter[str], str]:
     """Run one world. Return its outcomes by kind with the errors that ended transactions, and its digest."""
     settings = settings_of(plan)
     fastest, slowest = settings.store_latency_s
     world = World(plan.seed, store_latency_s=(fastest, slowest))
     for host in HOSTS:
         world.store_link(host).slow_answers_s = settings.slow_answers_s
-    outcomes = world.run(lambda world: ClusterWorld(world, plan).run(), limit_s=600)
+    outcomes = world.run(lambda world: kind(world, plan).run(), limit_s=600)
     return outcomes, world.digest()

@@ -42,6 +42,7 @@ class Part(NamedTuple):
 PARTS = {
     "worlds": Part("scripts/worlds {seed} {count} --keep-going", 500, 2),
     "cluster-worlds": Part("scripts/worlds --brokers 3 {seed} {count} --keep-going", 50, 3),
+    "secured-worlds": Part("scripts/worlds --secured {seed} {count} --keep-going", 50, 5),
     "compiled-worlds": Part(f"{COMPILED} -m support.worlds {{seed}} {{count}} --keep-going", 200, 2),
     "compiled-cluster-worlds": Part(f"{COMPILED} -m support.worlds --brokers 3 {{seed}} {{count}} --keep-going", 25, 3),
     "many-partitions": Part(".venv/bin/python -m support.many_partitions --seed {seed}", 1, 10),

@@ -18,6 +18,7 @@ from oncelog.cluster.store import Set
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.net.connection import ClientConnection
+from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchRequest
@@ -47,6 +48,7 @@ class PeerWorld:
 
     def __init__(self, world: World, brokers: int) -> None:
         self.world = world
+        self.security = PLAINTEXT
         self.ids = range(1, brokers + 1)
         self._topics = 0
 
@@ -130,6 +132,8 @@ class RoutedWriter(RawWriter):
     def __init__(self, peers: PeerWorld, transactional_id: str, timeout_ms: int = 60_000) -> None:
         super().__init__("", 0, transactional_id, timeout_ms)
         self._peers = peers
+        self.security: Security | None = None
+        """How the writer connects to brokers. None: as all others."""
         self._connections: dict[int, ClientConnection] = {}
         self.topics: dict[UUID, str] = {}
         """The names of the topics that the writer uses, by id."""
@@ -148,7 +152,9 @@ class RoutedWriter(RawWriter):
         """Return an open connection to a broker. Raises ConnectionLostError."""
         connection = self._connections.get(broker)
         if connection is None or connection.closed:
-            connection = self._connections[broker] = await connect_to(f"broker-{broker}", PORT)
+            connection = self._connections[broker] = await connect_to(
+                f"broker-{broker}", PORT, self.security or self._peers.security
+            )
         return connection
 
     def _broker_of(self, request: Message) -> int:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from oncelog.net.connection import ClientConnection, connect
 from oncelog.net.failures import ConnectionLostError
+from oncelog.net.security import PLAINTEXT, Security
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -51,9 +52,9 @@ class RefusedError(Exception):
         self.code = ErrorCode(code)
 
 
-async def connect_to(host: str, port: int) -> ClientConnection:
+async def connect_to(host: str, port: int, security: Security = PLAINTEXT) -> ClientConnection:
     """Open a connection with short timeouts. Raises ConnectionLostError."""
-    return await connect(host, port, request_timeout_ms=2000, connect_timeout_ms=500)
+    return await connect(host, port, request_timeout_ms=2000, connect_timeout_ms=500, security=security)
 
 
 class RawClient:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from oncelog.sim.faults import UnknownHostError
 from oncelog.sim.plan import Plan, PlanError, decode
-from support import cluster_plans, cluster_world, transaction_world
+from support import cluster_plans, cluster_world, permission_world, transaction_world
 from support.replica_invariants import InvariantError
 
 
@@ -31,11 +31,13 @@ class Scenario(NamedTuple):
     run_plan: Callable[[Plan], tuple[Counter[str], str]]
 
 
-SCENARIOS = {
+SECURED = "secured"
+SCENARIOS: dict[int | str, Scenario] = {
     1: Scenario("transactions", transaction_world.expand, transaction_world.run_plan),
     3: Scenario(cluster_plans.SCENARIO, cluster_plans.expand, cluster_world.run_plan),
+    SECURED: Scenario(cluster_plans.SCENARIO, cluster_plans.expand, permission_world.run_plan),
 }
-"""The scenarios by the number of their brokers."""
+"""The scenarios by the number of their brokers. The secured ones have three."""
 
 
 def failure_of(scenario: Scenario, plan: Plan) -> str | None:
@@ -86,10 +88,10 @@ class Report(NamedTuple):
     """The traceback, or an empty string."""
 
 
-def run_seed(brokers: int, seed: int) -> Report:
+def run_seed(kind: int | str, seed: int) -> Report:
     """Run the world of one seed, and report its failure."""
     logging.disable(logging.CRITICAL)
-    scenario, used = SCENARIOS[brokers], time.process_time()
+    scenario, used = SCENARIOS[kind], time.process_time()
     try:
         outcomes, failure = scenario.run_plan(scenario.expand(seed))[0], ""
     except Exception:  # noqa: BLE001 - the failure of a world may be of any kind
@@ -97,11 +99,11 @@ def run_seed(brokers: int, seed: int) -> Report:
     return Report(seed, outcomes, time.process_time() - used, failure)
 
 
-def run_seeds(brokers: int, first: int, count: int, *, jobs: int = 1, keep_going: bool = False) -> list[int]:
+def run_seeds(kind: int | str, first: int, count: int, *, jobs: int = 1, keep_going: bool = False) -> list[int]:
     """Run the worlds of many seeds in `jobs` processes. Return the seeds that fail, by default only the first."""
     began, used, total = time.monotonic(), 0.0, Counter[str]()
     failed: list[int] = []
-    seeds, run = range(first, first + count), partial(run_seed, brokers)
+    seeds, run = range(first, first + count), partial(run_seed, kind)
     with ExitStack() as stack:
         reports: Iterable[Report] = map(run, seeds)
         if min(jobs, count) > 1:
@@ -131,7 +133,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("first", nargs="?", type=int, default=0, metavar="FIRST", help="the first seed (default: 0)")
     parser.add_argument("count", nargs="?", type=int, metavar="COUNT", help="how many (default: 1000)")
     parser.add_argument("--seeds", type=int, metavar="COUNT", help="the same as COUNT")
-    parser.add_argument("--brokers", type=int, choices=SCENARIOS, default=1, help="how many brokers (default: 1)")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="how many brokers (default: 1)")
+    secured = "three brokers with logins, and ACLs that change"
+    parser.add_argument("--secured", action="store_true", help=secured)
     parser.add_argument("--jobs", type=int, metavar="N", help="how many processes (default: one for each core)")
     parser.add_argument("--keep-going", action="store_true", help="run all seeds, and list those that fail")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="run the plan in this file instead of seeds")
@@ -153,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    scenario = SCENARIOS[options.brokers]
+    kind = SECURED if options.secured else options.brokers
+    scenario = SCENARIOS[kind]
     if options.plan is not None:
         plan = decode(options.plan.read_bytes(), scenario.name)
         if not options.shrink:
@@ -169,7 +174,7 @@ def _run(options: argparse.Namespace) -> int:
     else:
         count = 1000 if options.count is None else options.count
         jobs = options.jobs or os.cpu_count() or 1
-        seeds = run_seeds(options.brokers, options.first, count, jobs=jobs, keep_going=options.keep_going)
+        seeds = run_seeds(kind, options.first, count, jobs=jobs, keep_going=options.keep_going)
         if not seeds:
             return 0
         failed = scenario.expand(seeds[0])
@@ -179,7 +184,8 @@ def _run(options: argparse.Namespace) -> int:
             print(failed.encode().decode(), end="")
     if options.save is not None:
         options.save.write_bytes(failed.encode())
-        command = f"scripts/worlds --brokers {options.brokers} --plan {options.save}"
+        which = "--secured" if options.secured else f"--brokers {options.brokers}"
+        command = f"scripts/worlds {which} --plan {options.save}"
         print(f"saved the plan in {options.save}; run it with {command}")
     return 1
 
