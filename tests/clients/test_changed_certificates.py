@@ -185,6 +185,25 @@ def test_secret_settings_are_never_shown(secured: Secured) -> None:
     assert "hunter2-key" not in secured.log()
 
 
+def test_broker_that_starts_without_the_new_file_uses_the_one_of_its_settings(tmp_path: Path) -> None:
+    secured = Secured(tmp_path / "own", is_ours=True)
+    try:
+        first, new = secured.serial(), secured.pair()
+        path = secured.write(new)
+        secured.alter({LOCATION: path})
+        assert secured.serial() == new.certificate.serial_number
+        Path(path).unlink()
+        assert secured.serial() == new.certificate.serial_number
+        secured.restart()
+        assert secured.serial() == first
+        assert "ignoring the dynamic TLS settings" in secured.log()
+        secured.write(new, Path(path))
+        secured.alter({LOCATION: path})
+        assert secured.serial() == new.certificate.serial_number
+    finally:
+        secured.stop()
+
+
 def test_inline_certificate_survives_a_restart(tmp_path: Path) -> None:
     """In Kafka, the listener must have had such a certificate at its start. It also stores the last setting."""
     secured = Secured(tmp_path / "own", is_ours=True)

@@ -147,6 +147,11 @@ def test_restarted_broker_uses_changed_settings_unless_they_are_invalid(tmp_path
         restart("message.max.bytes=many")
         assert limit() == "1234"
         assert "broker 1 keeps its previous settings" in said(cluster)
+        file.write_text("")  # an editor has not written it yet
+        os.kill(pid := broker_pid(cluster.data, 1), signal.SIGTERM)
+        wait_until(lambda: broker_pid(cluster.data, 1) not in (0, pid) and accepts(cluster.bootstrap), "it restarts")
+        assert limit() == "1234"
+        assert "it has no settings" in said(cluster)
         restart("message.max.bytes=4321")
         assert limit() == "4321"
     finally:

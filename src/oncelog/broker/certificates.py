@@ -46,7 +46,8 @@ class Certificates:
     def load(self, listener: str) -> ReloadedTls | None:
         """Load the files of a listener; None if it has no TLS. Raises ConfigError.
 
-        If its dynamic settings cannot be used, log that, and load the files that the broker was started with.
+        If its dynamic settings cannot be used, log that, and load the files that the broker was started with. The
+        dynamic ones are used as soon as their files are usable.
         """
         security = self._config.current.security.get(listener, ListenerSecurity())
         static = self._config.static.security.get(listener, ListenerSecurity())
@@ -59,7 +60,8 @@ class Certificates:
             if security is static:
                 raise
             self._logger.error("ignoring the dynamic TLS settings, and using those of the start: %s", error)
-            security, loaded = static, load_tls(static.tls, where, self._logger)
+            loaded = load_tls(static.tls, where, self._logger)
+            loaded.replace(security.tls)
         self._listeners[listener] = loaded, security
         if security is not static and listener == self.of_brokers.name:
             self._replace_peers(security)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import click
 
 from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.folder_locks import StartError
 from oncelog.broker.process import Launch
 
@@ -34,6 +35,13 @@ class ChangedSettings:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
+    def _check_content(self) -> None:
+        """Raise ConfigError if the file is empty: an editor may be writing it, and all defaults are not secure."""
+        assert self._path is not None
+        with open(self._path, encoding="utf-8") as file:
+            if not parse_properties(file.read()):
+                raise ConfigError("it has no settings")
+
     def next_settings(
         self, broker: int, accept: Callable[[Launch], Launch], say: Callable[[str], None]
     ) -> Mapping[str, str] | None:
@@ -45,6 +53,7 @@ class ChangedSettings:
         if self.read is None or stamp is None or stamp == self._used.get(broker, self._first):
             return None
         try:
+            self._check_content()
             launch = accept(self.read(broker))
         except (click.ClickException, ConfigError, StartError, OSError, UnicodeError) as error:
             text = error.format_message() if isinstance(error, click.ClickException) else str(error)

@@ -57,6 +57,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
         for path in config.log_dirs
     ]
     with contextlib.ExitStack() as stack:
+        stack.callback(os.umask, os.umask(0o077))  # settings of listeners may be passwords
         try:
             check_apart(config.log_dirs)
             # The supervisor locks the directory of the metadata, even while it restarts its broker.
