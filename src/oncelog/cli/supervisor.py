@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 import msgspec
@@ -60,15 +60,19 @@ class Supervisor:
         changes: ChangedSettings | None = None,
         parent: int | None = None,
         faults: bool = False,
+        ready_lines: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
         """Create a supervisor. `parent`: stop the brokers when this process ends. None: do not watch any process.
 
         `changes`: a broker that starts again uses the changed settings.
-        `faults`: obey HOLD and RESTART. Otherwise, print a line and ignore these signals.
+        `faults`: obey HOLD and RESTART. Otherwise, print a line and ignore these signals. When the brokers are ready,
+        print the lines that `ready_lines` returns for their addresses on stderr: the first one as a line of oncelog,
+        and the others as they are.
         """
         self._handled = (*stop_signals(), signal.SIGCHLD, HOLD, RESTART)
         self._faults = faults
         self._changes = changes
+        self._ready_lines = ready_lines
         self._ports = KeptPorts()
         self._started: set[str] = set()
         """The names of the brokers that were started at least once."""
@@ -187,9 +191,11 @@ class Supervisor:
         folder, logs = os.path.dirname(first.metadata), first.settings["log.dirs"]
         elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f"; the logs are in {logs}"
         _say(f"the data is in {folder}{elsewhere}")
+        addresses = ",".join(broker.ready.advertised for broker in self._brokers if broker.ready is not None)
+        for number, line in enumerate(self._ready_lines(addresses) if self._ready_lines is not None else ()):
+            say(f"  {line}" if number else f"oncelog: {line}")
         STDERR.drain(LAST_LINES_S)  # before the line on stdout
-        addresses = (broker.ready.advertised for broker in self._brokers if broker.ready is not None)
-        print(f"BROKERS={','.join(addresses)}", flush=True)
+        print(f"BROKERS={addresses}", flush=True)
 
     def _forget_link(self, broker: BrokerProcess) -> None:
         if broker.link is not None:

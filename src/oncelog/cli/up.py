@@ -31,6 +31,7 @@ from oncelog.cli.broker_settings import (
 from oncelog.cli.changed_settings import ChangedSettings
 from oncelog.cli.lazy import examples
 from oncelog.cli.scram_users import scram_users, with_users
+from oncelog.cli.secure import lines_for_clients, mention_files, secured, with_own_listener
 from oncelog.cli.supervisor import Supervisor
 from oncelog.log.checkpoint import PARTITION_METADATA
 
@@ -79,6 +80,11 @@ MOST_BROKERS = 64
     help="Read broker settings from this server.properties file. A broker that restarts reads it again.",
 )
 @with_settings
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Require TLS and a login. Create a certificate and a user in the data directory, and print how to connect.",
+)
 @with_users
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
@@ -95,6 +101,7 @@ def up(
     topics: tuple[str, ...],
     config_file: str | None,
     assignments: tuple[str, ...],
+    secure: bool,
     add_scram: tuple[str, ...],
     scram_files: tuple[str, ...],
     no_restart: bool,
@@ -117,7 +124,9 @@ def up(
     changes = ChangedSettings(config_file)
 
     def read() -> list[dict[str, str]]:
-        settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
+        given = gather(config_file, assignments)
+        given = with_own_listener(given) if secure else given
+        settings = with_address(given, host=host, port=port, advertise=advertise)
         if metrics_port is not None:
             settings["metrics.port"] = str(metrics_port)
         each = [of_broker(settings, number) for number in range(1, brokers + 1)]
@@ -138,6 +147,15 @@ def up(
         lock = FolderLock(folder)
         _check_existing_data(folder, brokers, _paths(each[0].get(LOST, "")))
         _check_metadata(folder, brokers)
+        files = None
+        chosen_by_secure: dict[str, str] = {}
+        if secure:
+            chosen_by_secure, users, files = secured(each, folder, users)
+            each = [settings | chosen_by_secure for settings in each]
+            for note in files.notes:
+                click.echo(f"oncelog: {note}", err=True)
+        else:
+            mention_files(each[0], folder)
         launches = [
             msgspec.structs.replace(_launch(folder, own, number, brokers, specs, log_dirs=chosen), users=users)
             for number, own in enumerate(each, 1)
@@ -145,9 +163,17 @@ def up(
         for launch in launches:
             _check_owner(launch)
         warn_of_access(*each)
-        changes.read = lambda number: _launch(folder, read()[number - 1], number, brokers, (), log_dirs=chosen)
-        supervisor = Supervisor(launches, restart=not no_restart, changes=changes, parent=parent, faults=fault_signals)
-        status = supervisor.run()
+        changes.read = lambda number: _launch(
+            folder, read()[number - 1] | chosen_by_secure, number, brokers, (), log_dirs=chosen
+        )
+        status = Supervisor(
+            launches,
+            restart=not no_restart,
+            changes=changes,
+            parent=parent,
+            faults=fault_signals,
+            ready_lines=lambda addresses: [] if files is None else lines_for_clients(files, addresses),
+        ).run()
         lock.release()
     except StartError as error:
         raise click.ClickException(str(error)) from error
