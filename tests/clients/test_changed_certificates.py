@@ -204,6 +204,21 @@ def test_broker_that_starts_without_the_new_file_uses_the_one_of_its_settings(tm
         secured.stop()
 
 
+@pytest.mark.parametrize("kind", ["device", "pipe", "directory"])
+def test_path_that_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    secured = Secured(tmp_path / "own", is_ours=True)
+    try:
+        first = secured.serial()
+        os.mkfifo(tmp_path / "pipe")
+        path = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe", "directory": tmp_path}[kind]
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            secured.alter({LOCATION: str(path)})
+        assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_REQUEST
+        assert secured.serial() == first
+    finally:
+        secured.stop()
+
+
 def test_inline_certificate_survives_a_restart(tmp_path: Path) -> None:
     """In Kafka, the listener must have had such a certificate at its start. It also stores the last setting."""
     secured = Secured(tmp_path / "own", is_ours=True)

@@ -85,6 +85,7 @@ class Certificates:
 
         files = security.tls
         assert files is not None
+        tls_checks.check_paths(files)
         server = files.load()
         loaded, _ = self._listeners[listener]
         former = tls_checks.names_of(loaded.in_use)

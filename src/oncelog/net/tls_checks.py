@@ -8,14 +8,31 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from oncelog.net.tls_files import ServerTlsFiles, TlsFileError
 
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL. Without it, the name in an expired certificate cannot be read."""
+MOST_BYTES = 16 * 1024 * 1024
+"""The largest file of certificates that AlterConfigs accepts."""
 _STEPS = 10
 """More than the messages of a handshake."""
+
+
+def check_paths(files: ServerTlsFiles) -> None:
+    """Raise TlsFileError if a path is no file of a reasonable size: a client has sent it, and a device never ends."""
+    for store in (files.key, files.chain, files.trust):
+        if store is None or store.path is None:
+            continue
+        path = Path(store.path)
+        try:
+            is_usable = path.is_dir() or (path.is_file() and path.stat().st_size <= MOST_BYTES)
+        except (OSError, ValueError):  # `Store.read` reports it
+            continue
+        if not is_usable and path.exists():
+            raise store.error(f"it must be a file of at most {MOST_BYTES} bytes")
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> ssl.SSLObject:
