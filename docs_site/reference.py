@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from docs_site import apis, command_line, error_pages, metrics, options, python_client, settings, states
+from docs_site import apis, command_line, error_pages, metrics, options, permissions, python_client, settings, states
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/python-client.md": python_client.page,
@@ -16,6 +16,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/errors.md": error_pages.page,
     "reference/command-line.md": command_line.page,
     "reference/apis.md": apis.page,
+    "reference/permissions.md": permissions.page,
     "reference/state-machines.md": states.page,
 }
 """The generated pages, by their path under `docs/`."""

@@ -217,7 +217,7 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"5-7": "open-new=NONE open-new.configs=TOPIC_AUTH"},
         {"5-7": "open-new=NONE open-new.configs=NONE"},
     ),
-    "DeleteTopics": (
+    "DeleteTopics that do not exist": (
         {"1-6": "gone=TOPIC_AUTH"},
         {"1-6": "gone=UNKNOWN_TOPIC_OR_PARTITION"},
     ),

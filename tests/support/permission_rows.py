@@ -49,6 +49,8 @@ class Row(NamedTuple):
     """ACLs that the client has without and with the permission."""
     denied: Op = Op.ALL
     """The operation that is denied, to take back what the sufficient ACLs allow."""
+    untried: tuple[tuple[Grant, ...], ...] = ()
+    """Sets of ACLs that are enough, too, but that other tests try: the request would delete what later rows use."""
 
 
 def spelled(api: ApiKey) -> str:

@@ -26,6 +26,14 @@ from support.permission_rows import (
     spelled,
 )
 
+NOT_IN_TABLE = {
+    ApiKey.SASL_HANDSHAKE: "it is a part of the login",
+    ApiKey.SASL_AUTHENTICATE: "it is a part of the login",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "our broker serves the classic protocol only",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "our broker serves the classic protocol only",
+}
+"""Why APIs have no row."""
+
 
 def rows() -> Iterator[Row]:
     yield from records()
@@ -215,7 +223,7 @@ def topics() -> Iterator[Row]:
         denied=Op.DESCRIBE_CONFIGS,
     )
     yield Row(
-        "DeleteTopics",
+        "DeleteTopics that do not exist",
         ApiKey.DELETE_TOPICS,
         lambda version, ids: (
             {"topics": [{"name": GONE}], "timeout_ms": 10_000}
@@ -238,6 +246,7 @@ def topics() -> Iterator[Row]:
         ),
         (),
         lacking(On.TOPIC, Op.DESCRIBE, Op.ALTER, Op.WRITE, Op.READ, Op.CREATE),
+        untried=(*grants(On.TOPIC, Op.DELETE, Op.ALL), *grants(On.CLUSTER, Op.DELETE, Op.ALL)),
     )
     yield Row(
         "DeleteTopics by id",
@@ -249,6 +258,7 @@ def topics() -> Iterator[Row]:
         (),
         lacking(On.TOPIC, *NOT_DESCRIBING),
         6,
+        untried=(*grants(On.TOPIC, Op.DELETE, Op.ALL), *grants(On.CLUSTER, Op.DELETE, Op.ALL)),
     )
     yield Row(
         "CreatePartitions",

@@ -13,7 +13,7 @@ import pytest
 
 import oncelog
 from benchmarks import chart
-from docs_site import apis, command_line, error_pages, options, python_client, settings, states
+from docs_site import apis, command_line, error_pages, options, permissions, python_client, settings, states
 from docs_site.build import WRITTEN
 from docs_site.kafka_apis import APIS
 from docs_site.reference import PAGES
@@ -34,6 +34,8 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.spark import options as spark
 from oncelog.spark.reading.options import DEFAULT_FETCH_BYTES, Patience, Trigger
 from oncelog.spark.writing.options import DEFAULT_TIMEOUT_MS
+from support import permission_table
+from support.permission_outcomes import OUTCOMES
 
 
 def rows(page: str) -> dict[str, list[str]]:
@@ -220,6 +222,34 @@ def test_every_served_api_is_beside_kafkas() -> None:
         assert described(cells)
     _, _, others = page.partition("## Not served")
     assert {int(key) for key in re.findall(r"^\| (\d+) \|", others, re.MULTILINE)} == set(APIS) - set(SERVED)
+
+
+def test_table_of_permissions_has_every_row_and_api() -> None:
+    found = rows(permissions.page())
+    table = {row.name: row for row in permission_table.rows()}
+    assert set(found) == set(table) == set(OUTCOMES)
+    assert {row.api for row in table.values()} | set(permission_table.NOT_IN_TABLE) == set(SERVED)
+    for name, row in table.items():
+        _, needed, lacking, _, without, allowed = map(plain, found[name])
+        for grants, cell in (((*row.sufficient, *row.untried), needed), ((row.insufficient,), lacking)):
+            for each in (each for several in grants for each in several):
+                on = each.resource.name.lower().replace("_", " ")
+                assert re.search(rf"(?:^|, |; ){each.operation.name}(?:, \w+)* on the {on}(?:;|$)", cell), (name, each)
+        for lines, cell in zip(OUTCOMES[name], (without, allowed), strict=True):
+            for family, line in lines.items():
+                assert f"v{family.replace('-', ' to v')}: " in cell, (name, family)
+                for outcome in set(permissions.parts(line).values()) - {"NONE"}:
+                    assert outcome.replace("+LISTED", " and listed").replace("LISTED", "listed") in cell, (
+                        name,
+                        outcome,
+                    )
+
+
+def test_table_of_permissions_says_what_is_checked_by_item() -> None:
+    found = {name: cells[3] for name, cells in rows(permissions.page()).items()}
+    assert found["Produce"] == found["DescribeConfigs of a broker"] == found["ListGroups"] == "each item"
+    assert found["OffsetCommit"] == found["EndTxn"] == found["Fetch of a follower"] == "the whole request"
+    assert found["FindCoordinator of groups"] == "v0 to v3: the whole request; v4 to v6: each item"
 
 
 # -- pictures -------------------------------------------------------------------------------------------------------
