@@ -9,6 +9,7 @@ length is detected.
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import resource
 import struct
@@ -24,6 +25,16 @@ from oncelog.columns.decode import decode_batches, decode_pieces
 from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.validate import validate
+from oncelog.net.credentials import Secret
+from oncelog.net.sasl import MIN_ITERATIONS, SCRAM_HASHES, Scram
+from oncelog.net.sasl_server import (
+    PlainServer,
+    RejectedLoginError,
+    ScramCredential,
+    ScramServer,
+    ServerExchange,
+    scram_credential,
+)
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.compression import Codec, compress, decompress
 from oncelog.protocol.errors import ProtocolError
@@ -225,8 +236,47 @@ def compressed(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
     return data, read
 
 
+# --- logins ---
+
+
+@functools.cache
+def _guesses(mechanism: str) -> tuple[ScramCredential, bytes, bytes]:
+    """Return a stored credential, and the two messages of a client that does not know the password."""
+    stored = scram_credential(mechanism, "hunter2", b"salt" * 6, MIN_ITERATIONS)
+    client = Scram(mechanism, "alice", "guess", "clients-nonce")
+    first = client.first()
+    final = client.answer(_scram_server(mechanism, stored).answer(first))
+    assert final is not None
+    return stored, first, final
+
+
+def _scram_server(mechanism: str, stored: ScramCredential) -> ScramServer:
+    return ScramServer(mechanism, {"alice": stored}.get, "servers-nonce", b"disguise")
+
+
+def logins(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """Return messages of clients that know no password. None of them may get in."""
+    mechanism = chance.choice(("PLAIN", *SCRAM_HASHES))
+    server: ServerExchange
+    if mechanism == "PLAIN":
+        server = PlainServer({"alice": Secret("hunter2")})
+        sent = [damaged(b"\0alice\0guess", chance)]
+    else:
+        stored, first, final = _guesses(mechanism)
+        server = _scram_server(mechanism, stored)
+        sent = [damaged(first, chance)] if chance.random() < 0.5 else [first, damaged(final, chance)]
+
+    def read() -> object:
+        try:
+            return [server.answer(each) for each in sent]
+        finally:
+            assert not server.user, f"{server.user} got in"
+
+    return b"".join(sent), read
+
+
 TARGETS: dict[str, Target] = {
-    each.__name__: each for each in (requests, responses, records, appends, tables, compressed)
+    each.__name__: each for each in (requests, responses, records, appends, tables, compressed, logins)
 }
 
 
@@ -241,7 +291,7 @@ def fuzz(target: str, count: int, seed: int) -> int:
         data, read = TARGETS[target](chance)
         try:
             read()
-        except (DecodeError, ProtocolError):
+        except (DecodeError, ProtocolError, RejectedLoginError):
             refused += 1
         except BaseException as error:
             raise AssertionError(f"{target}, seed {seed}, input {number}: {error!r} for {data.hex()}") from error
