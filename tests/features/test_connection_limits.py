@@ -26,6 +26,7 @@ from support.configs import (
     value,
     wait_until_value,
 )
+from support.quotas import RATE, altered, settled
 from support.servers import Server
 from support.two_listeners import started
 from support.wire import WAIT_S, Wire, code, until
@@ -123,6 +124,18 @@ def test_connections_of_one_address(own_server: Broker) -> None:
     assert any(own_server.connect().served() for _ in range(50)), "the broker has seen the end of the connection"
     own_server.set(PER_IP, "0")
     assert second.served(), "connections that are open stay open"
+
+
+def test_new_connections_above_the_quota_of_an_address_are_closed(own_server: Broker) -> None:
+    """A quota is a rate over eleven seconds at most (KIP-612). Connections that are open are served."""
+    entity = (("ip", "127.0.0.1"),)
+    assert altered(own_server.wire, entity, **{RATE: 1.0}).error_code == 0
+    settled(own_server.wire, entity, {RATE: 1.0})
+    answers = [own_server.connect(own_server.server.bootstrap).served() for _ in range(50)]
+    assert answers.count(False) > 10
+    assert altered(own_server.wire, entity, **{RATE: None}).error_code == 0
+    settled(own_server.wire, entity, {})
+    assert any(own_server.connect(own_server.server.bootstrap).served() for _ in range(50))
 
 
 def test_connections_of_one_listener(own_server: Broker) -> None:

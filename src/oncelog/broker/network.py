@@ -17,7 +17,8 @@ from oncelog.broker.peers import Peers
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataDelta
-from oncelog.net.admission import ConnectionQuotas
+from oncelog.cluster.quotas import DEFAULT as ALL_OTHERS
+from oncelog.net.admission import UNLIMITED, ConnectionQuotas
 from oncelog.net.server import Listener, Server
 
 
@@ -47,6 +48,8 @@ class Network:
         self._most_clients = most_clients
         self._addresses: dict[str, list[str]] = {}
         """The addresses of the named hosts in `max.connections.per.ip.overrides`."""
+        self._rates: Mapping[str, float] = {}
+        """The quotas of addresses (KIP-612)."""
 
     async def bind(self) -> Mapping[str, Endpoint]:
         """Bind all listeners. Return the address of each for its clients, by the name of the listener.
@@ -110,8 +113,11 @@ class Network:
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Apply other certificates, and limits of connections. Those of named hosts follow when these are resolved."""
-        if delta.broker_configs_changed(self._config.static.node_id):
+        changed = delta.broker_configs_changed(self._config.static.node_id)
+        rates, self._rates = self._rates, delta.after.quotas.connection_rates
+        if changed or rates != self._rates:
             self._limit_connections()
+        if changed:
             self._certificates.apply()
             if not set(self._addresses).issuperset(self._named_hosts()):
                 self._server.run(self._limit_named_hosts())
@@ -130,6 +136,8 @@ class Network:
             of_listeners={name: of_listeners[name.lower()] for name in names if name.lower() in of_listeners},
             per_address=current.max_connections_per_ip,
             of_addresses=of_addresses,
+            address_rate=int(self._rates.get(ALL_OTHERS, UNLIMITED)),
+            address_rates={address: int(rate) for address, rate in self._rates.items() if address != ALL_OTHERS},
             descriptors=self._most_clients,
         )
         self._server.entrance.limit(quotas)

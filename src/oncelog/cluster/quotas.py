@@ -146,11 +146,10 @@ class QuotaSet:
                 return limit, owner
         return None
 
-    def connection_rate(self, address: str) -> float | None:
-        """Return the new connections per second that an IP address may open, or None if there is no quota."""
-        if not self._addresses:
-            return None
-        return self._addresses.get(_plain(address), self._addresses.get(DEFAULT))
+    @property
+    def connection_rates(self) -> Mapping[str, float]:
+        """Return the new connections per second that each IP address may open. DEFAULT stands for all others."""
+        return self._addresses
 
 
 NO_QUOTAS = QuotaSet()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
-from oncelog.net.admission import INSIDE, WAITS, Arrival
+from oncelog.net.admission import INSIDE, Arrival
 from oncelog.net.eager import start_eagerly
 from oncelog.net.entrance import Entrance, most_idle
 from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
@@ -100,7 +100,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self.arrival = arrival = Arrival(session.listener.name, session.host, self._decided)
         self._server.entrance.arrive(arrival)
-        if arrival.state == WAITS:
+        if arrival.state != INSIDE:  # a refused connection may be closed later
             session.mute(OUTSIDE)
 
     def _decided(self, arrival: Arrival) -> None:
