@@ -51,6 +51,7 @@ NOT_COMPILED = (
     "net/http.py",  # its errors and connections extend classes of Python's library
     "net/oauth_server.py",  # only logins
     "net/ports.py",  # only binds and accepts
+    "net/properties.py",  # only reads settings
     "net/sasl.py",  # only the client uses it
     "net/sasl_server.py",  # only logins
     "net/security.py",  # only the client uses it

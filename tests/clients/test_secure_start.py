@@ -12,9 +12,9 @@ import confluent_kafka
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.broker.config.properties import parse_properties
 from oncelog.client.admin.users import UserScramCredentialUpsertion
 from oncelog.net.credentials import parse_jaas
+from oncelog.net.properties import parse_properties
 from support.command_line import Tool, errors_of, run
 from support.processes import children
 from support.servers import OncelogCluster

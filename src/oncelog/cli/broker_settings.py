@@ -11,10 +11,10 @@ import click
 
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import require_broker_listener
-from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import load, misspelled
 from oncelog.broker.config.sources import environment_settings, set_option
 from oncelog.broker.process import TopicSpec
+from oncelog.net.properties import parse_properties
 from oncelog.protocol.addresses import bracketed
 
 with_settings = click.option(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import click
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.folder_locks import StartError
 from oncelog.broker.process import Launch
+from oncelog.net.properties import parse_properties
 
 Read = Callable[[int], Launch]
 """Read the settings of a broker. Raises ClickException, ConfigError, OSError, UnicodeError."""

@@ -44,9 +44,9 @@ def brokers_in_file(context: click.Context) -> str | None:
 
 def read_command_config(context: click.Context, _option: click.Parameter, path: str | None) -> None:
     """Keep the settings of the file and the environment for `client_settings`. Raises BadParameter."""
-    from oncelog.broker.config.properties import parse_properties
     from oncelog.client.connections.pool import parse_bootstrap
     from oncelog.client.options import COMMON, cluster_options, option_name, read_options
+    from oncelog.net.properties import parse_properties
 
     settings = from_environment(os.environ)
     if path is not None:

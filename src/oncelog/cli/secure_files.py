@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.folder_locks import StartError
 from oncelog.net.credentials import Secret, parse_jaas
+from oncelog.net.properties import parse_properties
 
 if TYPE_CHECKING:
     from oncelog.cli.certificates import Pair

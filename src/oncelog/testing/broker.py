@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from oncelog.net.properties import parse_properties
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 90.0
 """`oncelog up` kills a broker that takes more than 60 s to close its logs."""
@@ -41,9 +43,10 @@ class Broker:
     The broker listens on a free port of 127.0.0.1 and keeps its data in a temporary folder, which it deletes at the
     end. If this process is killed, the broker stops within about a second and deletes the folder too.
 
-    `settings` are broker settings by Kafka's names. `topics` are created at the start, as NAME or NAME:PARTITIONS.
-    With `data`, the broker keeps its data in that folder and does not delete it. `timeout` limits each start, in
-    seconds.
+    `settings` are broker settings by Kafka's names. `topics` are created at the start, as NAME or NAME:PARTITIONS. With
+    `secure`, the broker requires TLS and a login, and `client_options` has what clients need (this needs
+    `pip install 'oncelog[secure]'`). With `data`, the broker keeps its data in that folder and does not delete it.
+    `timeout` limits each start, in seconds.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class Broker:
         settings: Mapping[str, object] | None = None,
         *,
         topics: Sequence[str] = (),
+        secure: bool = False,
         data: str | os.PathLike[str] | None = None,
         port: int = 0,
         timeout: float = START_TIMEOUT_S,
     ) -> None:
         self.settings = {key: _text(value) for key, value in (settings or {}).items()}
         self._topics = tuple(topics)
+        self._secure = secure
         self._data = data
         self._port = port
         self._timeout = timeout
@@ -115,6 +120,8 @@ class Broker:
             command += ["--port", self._bootstrap.rpartition(":")[2]]
         elif "listeners" not in self.settings:
             command += ["--port", str(self._port)]
+        if self._secure:
+            command.append("--secure")
         for topic in self._topics:
             command += ["--topic", topic]
         for key, value in self.settings.items():
@@ -191,6 +198,17 @@ class Broker:
         if not self.running:
             raise RuntimeError("the broker is not running; call start(), or use `with Broker() as broker:`")
         return self._bootstrap
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """The options with which a client connects, by Kafka's names: none, unless the broker is secure.
+
+        The user may do everything. Pass the options to any client of oncelog: `Producer(address, options)`.
+        """
+        found = FOLDERS.search(self._log_bytes()) if self._secure and self.running else None
+        if found is None:
+            return {}
+        return parse_properties(Path(os.fsdecode(found[1]), "secure", "client.properties").read_text(encoding="ascii"))
 
     @property
     def pid(self) -> int:

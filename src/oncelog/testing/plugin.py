@@ -26,11 +26,17 @@ def oncelog_settings() -> dict[str, object]:
 
 
 @pytest.fixture(scope="session")
-def oncelog_session_broker(oncelog_settings: dict[str, object]) -> Iterator[Broker]:
+def oncelog_secure() -> bool:
+    """Return whether the session's broker requires TLS and a login. Override it in `conftest.py`. Default: no."""
+    return False
+
+
+@pytest.fixture(scope="session")
+def oncelog_session_broker(oncelog_settings: dict[str, object], oncelog_secure: bool) -> Iterator[Broker]:
     """Run the session's broker. Each worker of pytest-xdist has its own. Tests use `oncelog_broker` instead."""
     from oncelog.testing.broker import Broker
 
-    with Broker(oncelog_settings) as broker:
+    with Broker(oncelog_settings, secure=oncelog_secure) as broker:
         yield broker
 
 
@@ -41,6 +47,15 @@ def bootstrap_servers(oncelog_session_broker: Broker) -> str:
     All tests of a session share it. To run the same tests on another Kafka, override this fixture in `conftest.py`.
     """
     return oncelog_session_broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def oncelog_client_options(request: pytest.FixtureRequest, oncelog_secure: bool) -> dict[str, str]:
+    """Return the options of clients, by Kafka's names: none, unless `oncelog_secure`. Override it for another Kafka."""
+    if not oncelog_secure:
+        return {}  # without a start of the broker: the tests may run on another Kafka
+    broker: Broker = request.getfixturevalue("oncelog_session_broker")
+    return broker.client_options
 
 
 @pytest.fixture
@@ -67,7 +82,7 @@ def oncelog_faults(bootstrap_servers: str) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture(scope="session")
-def _oncelog_admins() -> Iterator[Callable[[str], Admin]]:
+def _oncelog_admins(oncelog_client_options: dict[str, str]) -> Iterator[Callable[[str], Admin]]:
     """Return a function address -> Admin, because a test may override `bootstrap_servers` with a smaller scope."""
     from oncelog import Admin
 
@@ -75,7 +90,7 @@ def _oncelog_admins() -> Iterator[Callable[[str], Admin]]:
 
     def admin(address: str) -> Admin:
         if address not in admins:
-            admins[address] = Admin(address)
+            admins[address] = Admin(address, oncelog_client_options)
         return admins[address]
 
     yield admin

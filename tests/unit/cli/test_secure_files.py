@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.folder_locks import StartError
 from oncelog.cli.certificates import LIFE, Pair
 from oncelog.cli.secure_files import AUTHORITY, BROKER, CLIENT, FILES, SecureFiles, format_properties
+from oncelog.net.properties import parse_properties
 
 NOW = datetime.datetime(2026, 5, 4, tzinfo=datetime.UTC)
 NAMES = ("localhost", "127.0.0.1", "::1")

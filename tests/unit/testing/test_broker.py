@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncelog import Consumer, Producer
-from oncelog.errors import TimedOutError
+from oncelog.errors import KafkaError, TimedOutError
 from oncelog.testing import Broker, BrokerStartError, OncelogContainer
 from support.processes import accepts, children, gone, wait_until
 
@@ -31,6 +31,20 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
         while len(found) < end:
             found += [record.value for record in consumer.poll(10)]
         return found
+
+
+def test_secure_broker_is_used_with_its_client_options() -> None:
+    with Broker(secure=True, topics=["t"]) as broker:
+        options = broker.client_options
+        with Producer(broker.bootstrap_servers, options) as producer:
+            broker.kill()
+            broker.restart()
+            producer.send("t", b"x").result()
+        with pytest.raises(KafkaError), Producer(broker.bootstrap_servers, max_block_ms=2000) as producer:
+            producer.send("t", b"y").result()
+        assert options["sasl.jaas.config"] not in broker.log()
+    with Broker() as broker:
+        assert broker.client_options == {}
 
 
 def test_broker_stops_and_leaves_no_process_port_or_folder() -> None:

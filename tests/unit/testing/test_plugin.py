@@ -128,6 +128,24 @@ def test_conftest_overrides_settings_and_address(pytester: pytest.Pytester) -> N
     pytester.runpytest_subprocess("-q").assert_outcomes(passed=2)
 
 
+def test_secure_broker_is_used_with_its_client_options(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def oncelog_secure():
+            return True
+    """)
+    pytester.makepyfile("""
+        from oncelog import Producer
+
+        def test_secure(bootstrap_servers, oncelog_client_options, topic):
+            with Producer(bootstrap_servers, oncelog_client_options) as producer:
+                assert producer.send(topic, "x").result().offset == 0
+    """)
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
+
+
 def test_failure_to_start_shows_the_output_of_up(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pytest
