@@ -83,7 +83,7 @@ class ScramUser(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The parameters of a broker process."""
+    """The parameters of a broker process. Its `repr` shows only the names of settings, because some are passwords."""
 
     settings: dict[str, str]
     """Broker settings by Kafka's keys."""
@@ -107,6 +107,9 @@ class Launch(msgspec.Struct, frozen=True):
 
     If the other end is closed, the supervisor stops all brokers, or has died, so the broker stops without handing over.
     """
+
+    def __repr__(self) -> str:
+        return f"Launch(settings={sorted(self.settings)}, metadata={self.metadata!r})"
 
 
 class Ready(msgspec.Struct, frozen=True):

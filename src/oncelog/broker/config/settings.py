@@ -388,8 +388,14 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     }
     check_limits(values.get("max_connections_per_ip", INT_MAX), values.get("max_connections_per_ip_overrides", ""))
     check_authorizer(values.get("authorizer_class_name", ""), values.get("super_users", ""))
-    given = {name: text for name, text in settings.items() if not is_secret(name, table)}
+    given = {name: text for name, text in settings.items() if _is_shown(name, table)}
     return BrokerConfig(**values, given=given, warnings=tuple(warnings))
+
+
+def _is_shown(name: str, table: Mapping[str, Key]) -> bool:
+    """Return whether the value of a setting may be shown. As in Kafka, an unknown one may be a misspelled password."""
+    known = name in table or name in _SCALED or listener_key(name) is not None
+    return known and not is_secret(name, table)
 
 
 def _of_login(name: str) -> bool:

@@ -6,10 +6,13 @@ from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32,
 
 
 class AlterableConfig(Message):
-    """`Configs` of AlterConfigsRequest."""
+    """`Configs` of AlterConfigsRequest. Its `repr` hides the value, which may be a password."""
 
     name: str = string()
     value: str | None = string(nullable=0)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r}, value=[hidden])"
 
 
 class AlterConfigsResource(Message):

@@ -6,11 +6,14 @@ from oncelog.protocol.schema import Message, array, boolean, int8, int16, int32,
 
 
 class AlterableConfig(Message):
-    """`Configs` of IncrementalAlterConfigsRequest."""
+    """`Configs` of IncrementalAlterConfigsRequest. Its `repr` hides the value, which may be a password."""
 
     name: str = string()
     config_operation: int = int8()
     value: str | None = string(nullable=0)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r}, config_operation={self.config_operation}, value=[hidden])"
 
 
 class AlterConfigsResource(Message):
