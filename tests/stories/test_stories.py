@@ -102,3 +102,9 @@ def test_brokers_that_have_died_do_not_hide_why_a_story_ends() -> None:
     with Broker() as broker, pytest.raises(KeyboardInterrupt):
         interrupted(Stage(lines.append, broker.bootstrap_servers), broker)
     assert lines[-1].startswith("cannot delete the topics story-")
+
+
+def test_story_on_a_dead_broker_says_what_it_waits_for() -> None:
+    status, stdout, stderr = run("story", "1", "-b", "127.0.0.1:1")
+    assert (status, stdout) == (1, "")
+    assert stderr.startswith("oncelog: connecting to 127.0.0.1:1\noncelog: no broker can be reached: 127.0.0.1:1: ")

@@ -115,16 +115,8 @@ class MarkedBroker:
     def start(self, name: str, config: Path | None = None) -> ManagedProcess:
         program = Path(sys.executable).with_name("oncelog")
         data = self.data if config is None else self.folder / f"data-{name}"
-        command: list[str | Path] = [
-            program,
-            "up",
-            "--config",
-            config or self.settings_file,
-            "--data",
-            data,
-            "--port",
-            "0",
-        ]
+        command: list[str | Path] = [program, "up", "--port", "0", "--data", data]
+        command += ["--config", config or self.settings_file]
         if config is not None:
             command.append("--no-restart")
         return ManagedProcess(command, self.folder, name, self.env)

@@ -91,7 +91,7 @@ def oncelog() -> None:
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line, then end the process with its exit status. Default: the arguments of the process."""
     try:
-        status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
+        status = _invoke(sys.argv[1:] if arguments is None else arguments)
         if sys.stdout is not None:  # it is None if the process has started with a closed stdout
             sys.stdout.flush()
     except click.UsageError as error:
@@ -99,13 +99,34 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         _end(2)
     except click.ClickException as error:
         _fail(error, error.format_message())
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, EOFError, click.Abort):
         _end(130)
-    except BrokenPipeError:  # the reading end of the pipe is closed
+    except BrokenPipeError as error:
+        if not _reader_has_gone():
+            _fail(error, describe(error))
         _end(0)
     except Exception as error:  # noqa: BLE001 - print a sentence instead of a traceback
         _fail(error, describe(error))
     _end(status if isinstance(status, int) else 0)
+
+
+def _invoke(arguments: list[str]) -> object:
+    """Run a command, and return its result or status. `click.Group.main` would end with status 1 at a broken pipe."""
+    try:
+        with oncelog.make_context("oncelog", arguments) as context:
+            return oncelog.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+
+
+def _reader_has_gone() -> bool:
+    """Return whether stdout or stderr is a pipe or socket that is not read any more."""
+    import select
+
+    poller = select.poll()
+    for number in (1, 2):
+        poller.register(number, 0)  # errors are always reported
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:

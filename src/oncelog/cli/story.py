@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oncelog.cli.common import BROKERS_OPTIONS, note, quiet
+from oncelog.cli.common import BROKERS_OPTIONS, note, open_admin, quiet
 from oncelog.cli.lazy import examples
 
 ALL = "all"
@@ -36,6 +36,10 @@ def story(numbers: tuple[str, ...], brokers: str) -> None:
             click.echo(f"{number:>2}  {each.title}. Cure: {each.cure}")
         return
     chosen = list(STORIES) if ALL in numbers else [_number(text) for text in numbers]
+    if brokers and not all(STORIES[number].instead for number in chosen):
+        note(f"connecting to {brokers}")
+        with open_admin(brokers):  # raises an error soon, while a story would wait for the brokers
+            pass
     failed = []
     for place, number in enumerate(chosen):
         if place:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
-from contextlib import closing
+import tempfile
+from contextlib import ExitStack, closing
 from urllib.parse import quote
 
 from oncelog.cluster.store import Node, UnavailableError
@@ -15,14 +17,22 @@ _WAIT_S = 1.0
 
 
 def read_node(path: str, node: str) -> Node | None:
-    """Return a node of the SQLite file `path`, or None if it does not exist. No file is written.
+    """Return a node of the SQLite file `path`, or None if it does not exist. No file beside it is written.
 
     Without a write-ahead log, no process uses the file, and all content is in it. Then SQLite must not create its
-    other files, because they would belong to the user of the command. Raises UnavailableError.
+    other files, because they would belong to the user of the command. If only the index of the write-ahead log
+    (`-shm`) is missing, as in a copy, SQLite would create it. So both files are read from a copy in a temporary folder.
+    Raises UnavailableError.
     """
-    mode = "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, timeout=_WAIT_S)) as connection:
+        with ExitStack() as stack:
+            mode = "mode=ro&immutable=1"
+            if os.path.exists(f"{path}-wal"):
+                mode = "mode=ro"
+                if not os.path.exists(f"{path}-shm"):
+                    path = _copied(path, stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-")))
+            opened = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, timeout=_WAIT_S)
+            connection = stack.enter_context(closing(opened))
             found = connection.execute("PRAGMA user_version").fetchone()[0]
             if found > FORMAT:
                 raise UnavailableError(
@@ -30,6 +40,14 @@ def read_node(path: str, node: str) -> Node | None:
                     "Use the command of that version"
                 )
             row = connection.execute("SELECT data, version, session FROM node WHERE path = ?", (node,)).fetchone()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise UnavailableError(f"{path}: {error}") from error
     return None if row is None else Node(*row)
+
+
+def _copied(path: str, folder: str) -> str:
+    """Copy a SQLite file and its write-ahead log into a folder of this user only. Return the path of the copy."""
+    copy = os.path.join(folder, os.path.basename(path))
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+    return copy
