@@ -40,15 +40,19 @@ def lost_answer_rows(*, idempotence: bool) -> list[Row]:
     """Make the run, and return the rows of the figure."""
     options: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 20, "enable_idempotence": idempotence}
     answers: dict[str, Answer] = {}
-    with brokers_at_debug(), Broker(SMALL, topics=[TOPIC]) as broker:
-        with FaultProxy(broker.bootstrap_servers, "lose-answer Produce:2") as faults:
-            sent = requests_through(faults)
-            with Producer(faults.bootstrap_servers, **options) as producer:
-                for value in "012":
-                    offset = producer.send(TOPIC, value).result().offset
-                    answers[value] = Answer(time.time(), value, offset)
-            (lost,) = [request for request, _ in faults.made]
-        duplicates = {int(found[1]): int(found[2]) for found in DUPLICATE.finditer(broker.log())}
+    with (
+        brokers_at_debug(),
+        Broker(SMALL, topics=[TOPIC]) as broker,
+        FaultProxy(broker.bootstrap_servers, "lose-answer Produce:2") as faults,
+    ):
+        sent = requests_through(faults)
+        with Producer(faults.bootstrap_servers, **options) as producer:
+            for value in "012":
+                offset = producer.send(TOPIC, value).result().offset
+                answers[value] = Answer(time.time(), value, offset)
+        (lost,) = [request for request, _ in faults.made]
+    # The broker has stopped, so all lines of its log are written.
+    duplicates = {int(found[1]): int(found[2]) for found in DUPLICATE.finditer(broker.log())}
     return list(_lost_answer_rows([each for each in sent if each.request.batches], lost.number, answers, duplicates))
 
 

@@ -113,6 +113,16 @@ Producer("localhost:1", security_protocol="SSL", **store).close()
 print("loaded")
 """
 
+SECURE = """
+from oncelog.testing.broker import Broker, BrokerStartError
+
+try:
+    with Broker(secure=True) as broker:
+        print(broker.client_options["security.protocol"])
+except BrokerStartError as error:
+    print(error)
+"""
+
 OAUTH = """
 import sys
 from oncelog.testing.broker import Broker, BrokerStartError
@@ -211,7 +221,7 @@ def test_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
 
 def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
     extras = set(described(wheel).metadata.get_all("Provides-Extra", []))
-    assert extras == {"arrow", "avro", "oauth", "pkcs12", "spark"} | {"conformance", "demo", "dev", "docs"}
+    assert extras == {"arrow", "avro", "oauth", "pkcs12", "secure", "spark"} | {"conformance", "demo", "dev", "docs"}
 
 
 def test_there_is_one_version(wheel: Path, plain: Installation) -> None:
@@ -254,6 +264,12 @@ def test_pkcs12_brings_stores_with_certificates(tmp_path: Path, wheel: Path) -> 
     issuer = authority()
     store.write_bytes(signed_by(issuer, "client").pkcs12(issuer, "secret"))
     assert Installation(tmp_path / "pkcs12", wheel, "pkcs12").run(PKCS12, str(store)) == "loaded\n"
+
+
+def test_secure_brings_certificates(tmp_path: Path, wheel: Path, plain: Installation) -> None:
+    missing = "--secure needs the package cryptography: pip install 'oncelog[secure]'"
+    assert missing in plain.run(SECURE)
+    assert Installation(tmp_path / "secure", wheel, "secure").run(SECURE) == "SASL_SSL\n"
 
 
 def test_oauth_brings_the_check_of_tokens(tmp_path: Path, wheel: Path, plain: Installation) -> None:

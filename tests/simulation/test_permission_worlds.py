@@ -48,15 +48,16 @@ def test_same_seed_is_the_same_world() -> None:
 
 
 def test_decisions_that_are_never_forgotten_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = StandardAuthorizer._known
+    allows = StandardAuthorizer.allows
+    remembered: dict[tuple[object, ...], bool] = {}
 
-    def stale(self: StandardAuthorizer, question: Any) -> bool | None:
-        remembered = dict(self._remembered)
-        found = known(self, question)
-        self._remembered.update(remembered)
-        return self._remembered.get(question, found)
+    def stale(self: StandardAuthorizer, session: Any, operation: int, resource: int, name: str) -> bool:
+        question = id(self), session.principal, operation, resource, name
+        if question not in remembered:
+            remembered[question] = allows(self, session, operation, resource, name)
+        return remembered[question]
 
-    monkeypatch.setattr(StandardAuthorizer, "_known", stale)
+    monkeypatch.setattr(StandardAuthorizer, "allows", stale)
     with pytest.raises(InvariantError, match=r"invariant 15: broker . has (allowed|denied)"):
         run_plan(expand(0))
 

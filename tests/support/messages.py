@@ -50,7 +50,11 @@ _SCALARS: dict[str, st.SearchStrategy[Any]] = {
 }
 _ERROR_CODES = st.sampled_from([int(code) for code in KioErrorCode])
 _TIMES = st.integers(0, 2**40)
-_TIMED = frozenset({"log_append_time_ms", "transaction_start_time_ms", "retention_time_ms", "session_lifetime_ms"})
+_TIMED = frozenset(
+    {"log_append_time_ms", "transaction_start_time_ms", "retention_time_ms", "session_lifetime_ms"}
+    | {"issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms", "max_lifetime_ms"}
+    | {"renew_period_ms", "expiry_time_period_ms"}
+)
 """int64 fields that kio reads as a date or a duration, which have a smaller range."""
 
 

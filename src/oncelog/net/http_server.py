@@ -20,6 +20,9 @@ REQUEST_S = 5.0
 ANSWER_S = 30.0
 """How long a client may take to read its answer."""
 
+TRANSFER = "Transfer-Encoding: chunked\r\n"
+"""So a client notices if an answer ends early, because the broker has failed or stops."""
+
 _END = b"\r\n\r\n"
 _REASONS = {
     200: "OK",
@@ -105,16 +108,20 @@ class HttpServer:
                 head = b""
         method, answer = self._answer(head)
         reason = _REASONS[answer.status]
+        chunked = b" HTTP/1.0\r\n" not in head[: head.find(b"\n") + 1]
         lines = (
             f"HTTP/1.1 {answer.status} {reason}\r\nContent-Type: {answer.content_type}\r\nCache-Control: no-store\r\n"
-            "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+            f"X-Content-Type-Options: nosniff\r\n{TRANSFER if chunked else ''}Connection: close\r\n\r\n"
         )
         writer.write(lines.encode("ascii"))
         async with asyncio.timeout(ANSWER_S):
             if method != "HEAD":
                 async for part in answer.parts:
-                    writer.write(part)
-                    await writer.drain()
+                    if part:
+                        writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+                        await writer.drain()
+                if chunked:
+                    writer.write(b"0\r\n\r\n")
             await writer.drain()
             if writer.can_write_eof():
                 writer.write_eof()

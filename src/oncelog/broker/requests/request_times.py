@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 PERIOD_S: Final = 60.0
-QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""Those of Kafka's histograms."""
+QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+"""Those of Kafka's histograms. Not `Final`: a default argument of compiled code would not find it."""
 _SMALL: Final = 8
 _CLASSES: Final = 4 * 40
 """Enough for 2^40 microseconds, about twelve days."""
