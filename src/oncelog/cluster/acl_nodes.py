@@ -144,7 +144,7 @@ def _decode(name: str, node: Node) -> Acl | Unreadable:
     """Return the ACL in a node. The name of the node depends on the whole ACL, so it shows if a value is damaged."""
     try:
         found = msgspec.json.decode(node.data, type=_AclNode)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return UNREADABLE
     acl = Acl(found.resource, found.name, found.pattern, found.principal, found.host, found.operation, found.permission)
     return acl if found.version == _VERSION and node_name(acl) == name else UNREADABLE

@@ -62,7 +62,21 @@ def read(store: MetadataStore, path: str) -> dict[str, str]:
 
 def decode(node: Node) -> dict[str, str]:
     """Return the settings in a node. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(node.data, type=_ConfigNode).config
+    try:
+        return msgspec.json.decode(node.data, type=_ConfigNode).config
+    except UnicodeDecodeError as error:  # msgspec passes it on
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def decode_for_change(path: str, node: Node | None) -> dict[str, str] | None:
+    """Return the settings in a node that is to be changed. None if it is damaged, so the change replaces it."""
+    if node is None or not node.data:
+        return {}
+    try:
+        return decode(node)
+    except msgspec.MsgspecError:
+        _log.error("replacing the settings in %s, because the node is damaged", path)
+        return None
 
 
 def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:

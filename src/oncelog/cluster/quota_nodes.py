@@ -160,8 +160,9 @@ def _operations(store: MetadataStore, wanted: Wanted) -> tuple[list[Operation], 
     """Return how to make the changes, and the paths of the entities that change."""
     paths = {path_of(entity): values for entity, values in wanted.items()}
     nodes = dict(zip(paths, store.get_many([*paths]), strict=True))
-    after = {path: _after(nodes[path], values) for path, values in paths.items()}
-    due = [path for path in paths if after[path] != _settings(nodes[path])]
+    before = {path: configs.decode_for_change(path, nodes[path]) for path in paths}
+    after = {path: _after(before[path] or {}, values) for path, values in paths.items()}
+    due = [path for path in paths if after[path] != before[path]]
     parents = _missing_parents(store, [path for path in due if nodes[path] is None])
     needed = {parent_of(parent_of(path)) for path in due if nodes[path] is None} | {*parents}
     operations: list[Operation] = [
@@ -178,12 +179,8 @@ def _operations(store: MetadataStore, wanted: Wanted) -> tuple[list[Operation], 
     return sorted(operations, key=lambda each: (not isinstance(each, Create), len(each.path.split("/")))), due
 
 
-def _settings(node: Node | None) -> dict[str, str]:
-    return {} if node is None or not node.data else configs.decode(node)
-
-
-def _after(node: Node | None, values: Mapping[str, float | None]) -> dict[str, str]:
-    after = dict(_settings(node))
+def _after(before: Mapping[str, str], values: Mapping[str, float | None]) -> dict[str, str]:
+    after = dict(before)
     for key, value in values.items():
         if value is None:
             after.pop(key, None)

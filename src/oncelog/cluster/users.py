@@ -97,7 +97,7 @@ def update_user(changes: ChangeLog, name: str, wanted: Mapping[str, str | None])
 
 def _change(store: MetadataStore, path: str, name: str, wanted: Mapping[str, str | None]) -> Operation:
     node = store.get(path) if store.exists(path) else None
-    before = {} if node is None else configs.decode(node)
+    before = configs.decode_for_change(path, node) or {}
     if any(text is None and key not in before for key, text in wanted.items()):
         message = f"Attempt to delete a user credential that does not exist: {name}"
         raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, message)

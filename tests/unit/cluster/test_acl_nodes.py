@@ -134,6 +134,7 @@ DAMAGED = {
     "no JSON": (ONE, b"{"),
     "empty": (ONE, b""),
     "no UTF-8": (ONE, b"\xff\xfe"),
+    "one wrong bit in a text": (ONE, encoded(acl(1)).replace(b"User", b"Use\xf2")),
     "missing field": (ONE, b'{"resource": 2}'),
     "another ACL": (ONE, encoded(acl(2))),
     "denial that allows": (ONE, encoded(acl(1)).replace(b'"permission":3', b'"permission":2')),

@@ -25,6 +25,10 @@ ENTITIES = [
 ]
 
 
+NO_UTF_8 = configs.encode({PRODUCER: "5"}).replace(b"5", b"\xb5")
+"""One bit is wrong."""
+
+
 def new_store(store: MemoryStore | None = None) -> MemoryStore:
     made = store or MemoryStore(lambda: 0)
     prepare(made)
@@ -138,11 +142,28 @@ def test_invalid_settings_are_logged_and_ignored(caplog: pytest.LogCaptureFixtur
     settings = {PRODUCER: "5", CONSUMER: "-1", CONNECTIONS: "1", "request_percentage": "nan", "other": "x"}
     store.create(user_path("a"), configs.encode(settings))
     store.create(user_path("b"), b"{")
+    store.create(user_path("c"), NO_UTF_8)
     store.create("/config/ips/no-address", configs.encode({CONNECTIONS: "1"}))
     with caplog.at_level(logging.ERROR):
         assert read_image(store).quotas.by_entity == {QuotaEntity("a"): {PRODUCER: 5.0}}
     assert sum("ignoring the setting" in line for line in caplog.messages) == 4
-    assert sum("cannot read the quotas" in line for line in caplog.messages) == 2
+    assert sum("cannot read the quotas" in line for line in caplog.messages) == 3
+
+
+@pytest.mark.parametrize("damaged", [b"{", NO_UTF_8])
+def test_damaged_node_is_repaired_by_the_next_change(damaged: bytes) -> None:
+    store = new_store()
+    changes = ChangeLog(store)
+    for name in "abc":
+        store.create(user_path(name), damaged)
+    user = QuotaEntity("a")
+    quota_nodes.update(changes, {user: legal(user)})
+    update_user(changes, "b", {"SCRAM-SHA-256": "secret"})
+    quota_nodes.update(changes, {QuotaEntity("c"): removed(QuotaEntity("c"))})
+    image = read_image(store)
+    assert image.quotas.by_entity == {user: legal(user)}
+    assert image.user_configs == {"b": {"SCRAM-SHA-256": "secret"}}
+    assert not store.exists(user_path("c"))
 
 
 def test_faster_writer_is_not_overwritten() -> None:

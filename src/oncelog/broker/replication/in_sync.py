@@ -210,5 +210,5 @@ class InSyncReplicas:
         """Read the state of a partition, or return None if that fails. Blocks."""
         try:
             return read_state(self._store, replica.topic, replica.topic_id, replica.partition)
-        except (StoreError, msgspec.MsgspecError):
+        except (StoreError, msgspec.MsgspecError, ValueError):
             return None
