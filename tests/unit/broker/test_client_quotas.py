@@ -8,9 +8,13 @@ import pytest
 
 from oncelog.broker.quotas import client_quotas
 from oncelog.broker.quotas.client_quotas import ClientQuotas
+from oncelog.broker.quotas.metering import Metering
 from oncelog.broker.quotas.rates import Windows
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.quotas import CONNECTIONS, CONSUMER, DEFAULT, MUTATIONS, PRODUCER, QuotaEntity, QuotaSet
+from oncelog.cluster.quotas import CONNECTIONS, CONSUMER, DEFAULT, MUTATIONS, PRODUCER, REQUESTS, QuotaEntity, QuotaSet
+from oncelog.net.session import Session
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.messages.produce import ProduceResponse
 
 ORDER = [
     (QuotaEntity("u", "c"), ("u", "c")),
@@ -125,3 +129,25 @@ def test_idle_clients_are_forgotten() -> None:
     world.now += client_quotas.IDLE_S
     world.quotas.record(PRODUCER, "u", "new", 1.0)
     assert world.quotas.remembered == 1
+
+
+@pytest.mark.parametrize("key", [PRODUCER, CONSUMER, MUTATIONS, REQUESTS])
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1e300, 1.7e308])
+def test_extreme_limit_has_a_pause_that_the_response_can_hold(key: str, limit: float) -> None:
+    world = World(**{key: limit})
+    session = Session()
+    pauses: list[float] = []
+    session.throttle = pauses.append
+    busy = iter(range(100))
+    metering = Metering(world.quotas, lambda: float(next(busy)))
+    for api_key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.CREATE_TOPICS) * 2:
+        meter = metering.meter(session, "c", api_key, 4, 10**9)
+        if api_key is ApiKey.FETCH:
+            assert meter.most_fetched is None or meter.most_fetched >= 0
+            meter.admit_fetched(10**9)
+        if api_key is ApiKey.CREATE_TOPICS:
+            meter.mutate(10**6)
+        response = ProduceResponse()
+        meter.finish(response)
+        assert 0 <= response.throttle_time_ms < 2**31
+    assert bool(pauses) == (limit < 1)

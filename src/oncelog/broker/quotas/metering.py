@@ -159,7 +159,7 @@ class Meter:
             self._record_time()
         self._recorded = True
         if self._pause_s > 0:
-            pause_ms = max(min(round(self._pause_s * 1000), _LONGEST_MS), 1)
+            pause_ms = max(round(min(self._pause_s * 1000, _LONGEST_MS)), 1)  # a pause may be infinite
             if response is not None and "throttle_time_ms" in response.FIELDS:
                 response.throttle_time_ms = pause_ms  # type: ignore[attr-defined]
             self._session.throttle(pause_ms / 1000)
