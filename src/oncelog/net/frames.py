@@ -209,6 +209,11 @@ class FrameReader:
             self._drop_buffer()
 
     @property
+    def empty(self) -> bool:
+        """Whether there are no unserved bytes, after `keep`."""
+        return self._long is None and not self._tail and (self._buffer is None or self._start == self._end)
+
+    @property
     def full(self) -> bool:
         """Whether there is no space for another read."""
         if self._long is not None:

@@ -59,6 +59,24 @@ def test_throttled_connection_is_served_after_the_pause(loop: str) -> None:
 
 
 @both_loops
+def test_client_that_leaves_during_its_pause_takes_no_connection(loop: str) -> None:
+    async def body() -> None:
+        def handler(frame: memoryview, session: Session) -> Chunks:
+            session.throttle(3600.0)
+            return [bytes(frame)]
+
+        async with serving(handler) as server:
+            for _ in range(5):
+                client = await Client.connect(server)
+                await client.send(framed(b"hour"))
+                await client.answer()
+                client.socket.close()
+            await until(lambda: not server.connections)
+
+    run(loop, body)
+
+
+@both_loops
 def test_pause_of_a_lost_connection_is_forgotten(loop: str) -> None:
     async def body() -> None:
         def handler(frame: memoryview, session: Session) -> Chunks:
