@@ -206,7 +206,7 @@ class ScramServer:
 
     def _unknown(self, user: str) -> ScramCredential:
         """Return a credential for an unknown user. No password matches it."""
-        salt = hmac.digest(self._disguise, user.encode(), "sha256")[:24]
+        salt = hmac.digest(self._disguise, f"{self._mechanism} {user}".encode(), "sha256")
         key = hmac.digest(self._disguise, b"key" + user.encode(), self._hash)
         return ScramCredential(salt, key, key, MIN_ITERATIONS)
 

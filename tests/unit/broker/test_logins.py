@@ -1,4 +1,4 @@
-"""Credentials in the metadata that cannot be read: the user cannot log in, and nobody learns why."""
+"""The deadlines of logins, and credentials in the metadata that cannot be read: the user cannot log in."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import logging
 
 import pytest
 
-from oncelog.broker.logins import find_scram
+from oncelog.broker.config.listener_security import ListenerSecurity
+from oncelog.broker.logins import LOGIN_S, Login, Logins, find_scram
 from oncelog.cluster.image import MetadataCache, MetadataImage
+from oncelog.net.credentials import Secret
 from oncelog.net.sasl_server import RejectedLoginError, ScramServer, scram_credential
+from oncelog.net.session import REJECTED, Session
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 MECHANISM = "SCRAM-SHA-256"
 GOOD = scram_credential(MECHANISM, "hunter2", b"salt" * 6, 4096).encode()
@@ -36,3 +42,55 @@ def test_damaged_credential_is_logged_and_rejects_the_user(text: str, caplog: py
     nonce = challenge.split(b",")[0]
     with pytest.raises(RejectedLoginError, match="invalid credentials"):
         server.answer(b"c=biws," + nonce + b",p=" + b"A" * 43 + b"=")
+
+
+class Deadlines:
+    """The deadlines of a session: seconds and reasons. A cancelled one is removed."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self.session.drop = self.drop
+        self.kept: list[tuple[float, str]] = []
+        security = ListenerSecurity(mechanisms=("PLAIN",), users={"alice": Secret("hunter2")}, failure_delay_ms=250)
+        logins = Logins(security, lambda mechanism, user: None, lambda: 0.0, lambda: 0)
+        self.login: Login = logins.begin(self.session)
+
+    def drop(self, seconds: float, reason: str) -> Deadlines:
+        self.kept.append((seconds, reason))
+        return self
+
+    def cancel(self) -> None:
+        self.kept.pop(0)
+
+    def log_in(self, password: str) -> int:
+        self.login.handshake(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        token = f"\0alice\0{password}".encode()
+        return self.login.authenticate(SaslAuthenticateRequest(auth_bytes=token)).error_code
+
+
+def test_login_has_a_deadline() -> None:
+    found = Deadlines()
+    assert found.kept == [(LOGIN_S, "it has not logged in")]
+    assert found.log_in("hunter2") == ErrorCode.NONE
+    assert found.kept == []
+
+
+def test_failed_login_closes_the_connection_later() -> None:
+    found = Deadlines()
+    assert found.log_in("wrong") == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert found.kept == [(LOGIN_S, "it has not logged in"), (0.25, "its login has failed")]
+    assert found.session.muted & REJECTED
+
+
+def test_salt_of_an_unknown_user_changes_with_a_restart_and_that_of_a_known_user_does_not() -> None:
+    def salts(text: str) -> set[bytes]:
+        found = set()
+        for _ in range(2):
+            security = ListenerSecurity(mechanisms=(MECHANISM,))
+            logins = Logins(security, lambda mechanism, user: find_scram(cache(text), mechanism, user), float, int)
+            answer = logins.exchange(MECHANISM).answer(b"n,,n=alice,r=clients")
+            found.add(answer.split(b",")[1])
+        return found
+
+    assert len(salts(GOOD)) == 1
+    assert len(salts("")) == 2
