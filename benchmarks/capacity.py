@@ -1,7 +1,8 @@
 """Measure what a broker can do alone: oncelog and a warm Apache Kafka, with clients that cost next to nothing.
 
-scripts/bench --capacity [--seconds N] [--warm N] [--rounds N] [--json FILE]
-scripts/bench --capacity --against PROGRAM [--seconds N] [--rounds N]
+scripts/bench --capacity [--protocol P] [--authorizer] [--seconds N] [--warm N] [--rounds N] [--json FILE]
+scripts/bench --capacity --against PROGRAM [--protocol P] [--authorizer] [--seconds N] [--rounds N]
+scripts/bench --capacity --ways [--seconds N] [--rounds N]
 
 Kafka's own clients need more CPU than the broker, so a benchmark with them measures the clients. Here, requests are
 encoded beforehand. Three connections with five requests in flight each send the same bytes repeatedly, and only count
@@ -11,30 +12,35 @@ shows requests per second and the broker's CPU time per request.
 With `--against`, compare this oncelog with another one, such as `.cache/wheel/bin/oncelog` of a clone of an earlier
 commit. Both brokers run on the first core and get the load in turn, for a short time each. What slows the machine for
 some seconds slows both, so the median of the ratios shows differences of some percent.
+
+With `--protocol`, the load connects with SSL, SASL_PLAINTEXT or SASL_SSL (PLAIN). With `--authorizer`, the brokers
+check permissions, and one ACL with a prefix allows the load to use its topics. With `--ways`, brokers of this oncelog
+that differ in these two run at the same time and get the load in turn. The table has their ratios to a broker without
+TLS, logins and an authorizer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import selectors
 import socket
+import ssl
 import statistics
-import struct
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from growth import cpu_seconds, fetch
 from rich.console import Console
 from rich.table import Table
+from ways import OPEN, PROTOCOLS, TOPICS, Target, Way, connected, framed, running
 
-from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.headers import decode_response_header
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -42,10 +48,7 @@ from oncelog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from oncelog.protocol.schema import Message
-from support.apache_kafka import ApacheKafka
-from support.servers import OncelogCluster, Server
-from support.wire import Wire, batch
+from support.wire import batch
 
 CONNECTIONS = 3
 IN_FLIGHT = 5
@@ -76,13 +79,6 @@ ROWS = (
 )
 
 
-def framed(request: Message, version: int) -> bytes:
-    """Return the bytes of a request."""
-    header = encode_request_header(RequestHeader(request.API_KEY, version, 1, "capacity"))
-    payload = header + request.encode(version)
-    return struct.pack(">i", len(payload)) + payload
-
-
 def produce(topic: str, partition: int, records: bytes) -> bytes:
     """Return a Produce of one batch with acks=all."""
     data = [PartitionProduceData(index=partition, records=records)]
@@ -93,10 +89,9 @@ def produce(topic: str, partition: int, records: bytes) -> bytes:
 class Connection:
     """Send one request repeatedly, and count the responses."""
 
-    def __init__(self, bootstrap: str, request: bytes, check: Callable[[bytes], None]) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, to: str | Callable[[], socket.socket], request: bytes, check: Callable[[bytes], None]) -> None:
+        """`to` is an address, or returns a connection after its login."""
+        self.socket = connected(to, OPEN) if isinstance(to, str) else to()
         self._request = request
         self._buffer = bytearray(4 * MB)
         self._held = 0
@@ -115,6 +110,15 @@ class Connection:
 
     def serve(self) -> int:
         """Read the received bytes, send a request for each complete response, and return the number of responses."""
+        complete = self._read()
+        while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():  # which a selector does not report
+            complete += self._read()
+        if complete:
+            self.socket.sendall(self._request * complete)
+        return complete
+
+    def _read(self) -> int:
+        """Read once, and return the number of responses that are complete now."""
         view = memoryview(self._buffer)
         got = self.socket.recv_into(view[self._held :])
         if not got:
@@ -134,8 +138,6 @@ class Connection:
             else:
                 self._skip = int.from_bytes(view[at : at + 4], "big")
                 at += 4
-        if complete:
-            self.socket.sendall(self._request * complete)
         return complete
 
 
@@ -167,16 +169,16 @@ def check_fetch(response: bytes) -> None:
     assert len(partition.records or b"") > MB * 0.8, len(partition.records or b"")
 
 
-def requests(server: Server, row: Row, number: int) -> tuple[list[bytes], Callable[[bytes], None]]:
+def requests(target: Target, row: Row, number: int) -> tuple[list[bytes], Callable[[bytes], None]]:
     """Create a topic, and return a request for each connection with the check of its response."""
-    topic = f"capacity-{number}"
+    topic = f"{TOPICS}{number}"
     records = bytes(batch([bytes(row.size)] * row.records))
-    with Wire(server.bootstrap) as wire:
+    with target.administrator() as wire:
         topic_id = wire.create_topic(topic, CONNECTIONS, retention_bytes=str(256 * MB), segment_bytes=str(64 * MB))
     produces = [produce(topic, index, records) for index in range(CONNECTIONS)]
     if not row.fetched:
         return produces, check_produce
-    with Wire(server.bootstrap) as wire:
+    with target.administrator() as wire:
         for index in range(CONNECTIONS):
             assert not wire.produce(topic, records, partition=index).error_code
             assert not wire.produce(topic, records, partition=index).error_code
@@ -185,48 +187,26 @@ def requests(server: Server, row: Row, number: int) -> tuple[list[bytes], Callab
 
 
 def measured(
-    server: Server, pid: int, frames: list[bytes], check: Callable[[bytes], None], warm: float, seconds: float
+    target: Target, frames: list[bytes], check: Callable[[bytes], None], warm: float, seconds: float
 ) -> tuple[float, float]:
     """Return requests per second, and microseconds of the broker's CPU per request, after `warm` seconds of load."""
-    connections = [Connection(server.bootstrap, frame, check) for frame in frames]
+    connections = [Connection(target.open, frame, check) for frame in frames]
     try:
         load(connections, warm)
-        before, started = cpu_seconds(pid), time.monotonic()
+        before, started = cpu_seconds(target.pid), time.monotonic()
         count = load(connections, seconds)
         taken = time.monotonic() - started
-        return count / taken, (cpu_seconds(pid) - before) / count * 1e6
+        return count / taken, (cpu_seconds(target.pid) - before) / count * 1e6
     finally:
         for connection in connections:
             connection.socket.close()
 
 
-def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[tuple[str, float, float]]:
+def figures(target: Target, warm: float, seconds: float) -> Iterator[tuple[str, float, float]]:
     """Yield (row, requests per second, microseconds of CPU per request)."""
     for number, row in enumerate(ROWS):
-        frames, check = requests(server, row, number)
-        yield row.name, *measured(server, pid, frames, check, warm if number == 0 else warm / 4, seconds)
-
-
-@contextmanager
-def running(name: str, folder: Path, program: Path | None = None) -> Iterator[tuple[Server, int]]:
-    """Run a server on the first core, and yield its process id. Meanwhile, this process runs on the second core.
-
-    `program` is the `oncelog` to run, instead of this environment's.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])  # the server inherits it
-    server: ApacheKafka | OncelogCluster
-    try:
-        server = (
-            OncelogCluster(folder, program=program) if name == "oncelog" else ApacheKafka(folder, heap="1g", options=())
-        )
-    finally:
-        os.sched_setaffinity(0, cores[1:2] or cores)
-    try:
-        yield server, server.broker_pid() if isinstance(server, OncelogCluster) else server.process.pid
-    finally:
-        os.sched_setaffinity(0, cores)
-        server.stop()
+        frames, check = requests(target, row, number)
+        yield row.name, *measured(target, frames, check, warm if number == 0 else warm / 4, seconds)
 
 
 def show(console: Console, values: dict[str, dict[str, list[tuple[float, float]]]]) -> None:
@@ -245,28 +225,28 @@ def show(console: Console, values: dict[str, dict[str, list[tuple[float, float]]
     console.print(table)
 
 
-def in_turn(sides: list[tuple[Server, int]], seconds: float, rounds: int) -> Iterator[tuple[str, list[list[float]]]]:
+def in_turn(sides: list[Target], seconds: float, rounds: int) -> Iterator[tuple[str, list[list[float]]]]:
     """Yield (row, microseconds of CPU per request of each side in each round). The first two rounds only warm up."""
     for number, row in enumerate(ROWS):
-        loads = [requests(server, row, number) for server, _ in sides]
+        loads = [requests(target, row, number) for target in sides]
         found: list[list[float]] = []
         for turn in range(rounds + 2):
             taken = [0.0] * len(sides)
             for side in sorted(range(len(sides)), reverse=turn % 2 == 1):
-                (server, pid), (frames, check) = sides[side], loads[side]
-                _, taken[side] = measured(server, pid, frames, check, seconds / 5, seconds)
+                frames, check = loads[side]
+                _, taken[side] = measured(sides[side], frames, check, seconds / 5, seconds)
             found.append(taken)
         yield row.name, found[2:]
 
 
-def compare(program: Path, seconds: float, rounds: int, console: Console) -> None:
+def compare(program: Path, way: Way, seconds: float, rounds: int, console: Console) -> None:
     """Print the CPU time per request of another oncelog and of this one."""
     table = Table("request", "theirs, us of CPU", "ours, us of CPU", "median ratio", "half of the ratios")
     with (
         tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as theirs,
         tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as ours,
-        running("oncelog", Path(theirs), program) as other,
-        running("oncelog", Path(ours)) as this,
+        running("oncelog", Path(theirs), program, way) as other,
+        running("oncelog", Path(ours), way=way) as this,
     ):
         for name, found in in_turn([other, this], seconds, rounds):
             before, after = (statistics.median(column) for column in zip(*found, strict=True))
@@ -276,27 +256,57 @@ def compare(program: Path, seconds: float, rounds: int, console: Console) -> Non
     console.print(table)
 
 
+WAYS = (OPEN, OPEN._replace(authorizer=True), Way("SSL"), Way("SASL_SSL"), Way("SASL_SSL", authorizer=True))
+"""The ways that `--ways` compares with the first one."""
+
+
+def compare_ways(seconds: float, rounds: int, console: Console) -> None:
+    """Print the CPU time per request of brokers that differ in TLS, logins and the authorizer."""
+    table = Table("request", f"{WAYS[0]}, us of CPU", *(f"{way}: ratio" for way in WAYS[1:]))
+    with ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-capacity-"))) for _ in WAYS]
+        sides = [
+            stack.enter_context(running("oncelog", folder, way=way)) for way, folder in zip(WAYS, folders, strict=True)
+        ]
+        for name, found in in_turn(sides, seconds, rounds):
+            ratios = [statistics.median(taken[side] / taken[0] for taken in found) for side in range(1, len(WAYS))]
+            first = statistics.median(taken[0] for taken in found)
+            table.add_row(name, f"{first:,.1f}", *(f"{ratio:.3f} x" for ratio in ratios))
+            console.print(f"{name}: " + ", ".join(f"{way} {r:.3f} x" for way, r in zip(WAYS[1:], ratios, strict=True)))
+    console.print(table)
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Measure both brokers alone.")
     parser.add_argument("--against", type=Path, metavar="PROGRAM", help="compare with this `oncelog` instead of Kafka")
-    parser.add_argument("--seconds", type=float, help="seconds for each row, after the warm-up (5; with --against 0.5)")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="PLAINTEXT", help="the listener's protocol")
+    parser.add_argument("--authorizer", action="store_true", help="let the brokers check permissions")
+    parser.add_argument("--ways", action="store_true", help="compare protocols and the authorizer, on oncelog only")
+    parser.add_argument(
+        "--seconds", type=float, help="seconds for each row, after the warm-up (5; with --against and --ways 0.5)"
+    )
     parser.add_argument("--warm", type=float, default=12.0, help="seconds of load before the first row")
-    parser.add_argument("--rounds", type=int, help="repetitions (3; with --against 30)")
+    parser.add_argument("--rounds", type=int, help="repetitions (3; with --against and --ways 30)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
     console = Console(width=130)
+    way = Way(arguments.protocol, arguments.authorizer)
     if arguments.against is not None:
-        compare(arguments.against, arguments.seconds or 0.5, arguments.rounds or 30, console)
+        compare(arguments.against, way, arguments.seconds or 0.5, arguments.rounds or 30, console)
         return
+    if arguments.ways:
+        compare_ways(arguments.seconds or 0.5, arguments.rounds or 30, console)
+        return
+    console.print(f"Listener: {way}")
     values: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in ORDER}
     for number in range(arguments.rounds or 3):
         for name in ORDER if number % 2 == 0 else reversed(ORDER):
             with (
                 tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as folder,
-                running(name, Path(folder)) as (server, pid),
+                running(name, Path(folder), way=way) as target,
             ):
-                for row, rate, cpu in figures(server, pid, arguments.warm, arguments.seconds or 5.0):
+                for row, rate, cpu in figures(target, arguments.warm, arguments.seconds or 5.0):
                     values[name][row].append((rate, cpu))
                     console.print(f"round {number + 1} {name:>12}: {row}: {rate:,.0f} req/s, {cpu:.1f} us of CPU")
     show(console, values)
