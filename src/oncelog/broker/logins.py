@@ -63,7 +63,7 @@ class Logins:
         find_scram: FindScram,
         now: Callable[[], float],
         now_ms: Callable[[], int],
-        find_token: FindToken,
+        find_token: FindToken = lambda mechanism, token_id: None,
         check_token: CheckToken | None = None,
     ) -> None:
         """`check_token` returns the user of an OAUTHBEARER token, or None if the token is not valid."""
