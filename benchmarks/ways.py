@@ -38,6 +38,8 @@ _JAAS = (
 )
 HANDSHAKE, AUTHENTICATE = 1, 2
 """Versions of the requests of a login."""
+CORES = sorted(os.sched_getaffinity(0))
+"""All servers run on the first one, and this process on the second one."""
 
 
 class Way(NamedTuple):
@@ -68,12 +70,12 @@ def running(name: str, folder: Path, program: Path | None = None, way: Way = OPE
 
     `program` is the `oncelog` to run, instead of this environment's.
     """
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])  # the server inherits it
+    before = os.sched_getaffinity(0)  # the second core only, if another server runs already
+    os.sched_setaffinity(0, CORES[:1])  # the server inherits it
     try:
         target = _started(name, folder, program, way)
     finally:
-        os.sched_setaffinity(0, cores[1:2] or cores)
+        os.sched_setaffinity(0, CORES[1:2] or CORES)
     try:
         if way.authorizer:
             user = f"User:{LOAD}" if way.protocol.startswith("SASL") else "User:ANONYMOUS"
@@ -84,7 +86,7 @@ def running(name: str, folder: Path, program: Path | None = None, way: Way = OPE
                 grant(administrator, [allowed])
         yield target
     finally:
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, before)
         target.server.stop()
 
 
