@@ -15,9 +15,10 @@ from oncelog.broker import log_lines, logins
 from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.handlers import scram_credentials
+from oncelog.broker.metadata import delegation_tokens
 from oncelog.broker.oauth import signed_tokens
 from oncelog.broker.requests import authorizer
-from oncelog.net import handshakes, http_server, replies, sasl, sasl_server, server_options, unsent
+from oncelog.net import admission, handshakes, http_server, replies, sasl, sasl_server, server_options, unsent
 from support.docs_blocks import ROOT
 
 PAGE = (ROOT / "docs/operations/threats.md").read_text()
@@ -67,6 +68,9 @@ def test_statement_names_tests_or_says_not_protected(statement: Statement) -> No
         ("requests of a connection that wait for their responses", replies.MOST_PENDING),
         ("unread responses of all connections", unsent.DEFAULT_LIMIT),
         ("remembered decisions of the authorizer", authorizer.MOST_REMEMBERED),
+        ("connections of a listener that wait for a free place", admission.MOST_WAITING),
+        ("addresses whose rate of connections is measured", admission.MOST_RATES),
+        ("users that may renew a delegation token", delegation_tokens.MOST_RENEWERS),
         ("log lines that wait for a reader", log_lines.MOST_BYTES),
         ("connections to the port of metrics", http_server.MOST_CONNECTIONS),
         ("idle connections", BrokerConfig().connections_max_idle_ms),
