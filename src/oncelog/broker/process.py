@@ -428,12 +428,11 @@ def _start_logging(node_id: int) -> logging.Logger:
     """Log to stderr. Each line names the broker, because several brokers of `oncelog up` write to the same stream."""
     import logging
 
-    from oncelog.broker.config.loggers import start_levels
+    from oncelog.broker.config.loggers import LineFormatter, start_levels
 
     handler = logging.StreamHandler(STDERR)
     line = f"%(asctime)s.%(msecs)03d [Broker id={node_id}] %(levelname)s %(name)s: %(message)s"
-    formatter = logging.Formatter(line, "%Y-%m-%d %H:%M:%S")
-    handler.setFormatter(formatter)
+    handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     start_levels(os.environ)
     return logging.getLogger("oncelog.process")

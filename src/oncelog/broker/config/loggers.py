@@ -99,3 +99,18 @@ def _logger(name: str) -> logging.Logger:
 def _named(level: int) -> str:
     """Return the name of Kafka's level that is equal or next below."""
     return next((name for name, number in LEVELS.items() if level >= number), "TRACE")
+
+
+class LineFormatter(logging.Formatter):
+    """Write the message of a record on one line, with escapes for control characters.
+
+    A name of a user, a client or a topic may have them. It must not forge a line or change the terminal. A traceback
+    still has its own lines.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is that of `logging`
+        """Return the line of a record without its traceback."""
+        message = record.message
+        if not message.isprintable():
+            record.message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
+        return super().formatMessage(record)
