@@ -74,6 +74,11 @@ class HttpServer:
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
+    @property
+    def open(self) -> int:
+        """The number of connections that count for MOST_CONNECTIONS."""
+        return len(self._tasks)
+
     async def close(self) -> None:
         """Accept no more requests, and end those in progress."""
         if self._server is None:
@@ -101,6 +106,8 @@ class HttpServer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(0)  # `drain` waits for all bytes, so no closed connection has any
+        writer.transport.set_write_buffer_limits(0)  # `drain` waits for all bytes, so no closed connection has any
         async with asyncio.timeout(REQUEST_S):
             try:
                 head = await reader.readuntil(_END)
