@@ -6,7 +6,7 @@ counters of a deleted topic are added to those of all topics, which never become
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from operator import attrgetter
 
 COUNTERS = (
     "messages_in",
@@ -82,14 +82,12 @@ class Traffic:
         if found is not None:
             self._gone.add(found)
 
-    def topics(self) -> Iterator[tuple[str, TopicTraffic]]:
-        """Yield the counters of each topic, sorted by name."""
-        yield from sorted(self._topics.items())
+    def topics(self) -> tuple[tuple[str, TopicTraffic], ...]:
+        """Return the counters of each topic."""
+        return tuple(self._topics.items())
 
-    def total(self) -> TopicTraffic:
-        """Return the counters of all topics together, with those of deleted ones."""
-        total = TopicTraffic()
-        total.add(self._gone)
-        for traffic in self._topics.values():
-            total.add(traffic)
+    def total(self, counter: str) -> int:
+        """Return one counter of all topics together, with those of deleted ones. `counter` is one of `COUNTERS`."""
+        read = attrgetter(counter)
+        total: int = read(self._gone) + sum(map(read, self._topics.values()))
         return total

@@ -107,7 +107,6 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(0)  # `drain` waits for all bytes, so no closed connection has any
-        writer.transport.set_write_buffer_limits(0)  # `drain` waits for all bytes, so no closed connection has any
         async with asyncio.timeout(REQUEST_S):
             try:
                 head = await reader.readuntil(_END)

@@ -35,7 +35,8 @@ LINES_A_PART = 500
 LATE_MS = 300_000
 """A transaction is late if it is open for this time longer than `transaction.max.timeout.ms`, as in Kafka."""
 
-Lines = Iterator[str]
+Lines = Iterator[str | None]
+"""Lines of the text. An empty one counts like any other, for work that makes none; None is work of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,9 @@ class Collector:
         """Yield the whole text in parts."""
         part: list[str] = []
         for line in self._lines():
-            part.append(line)
-            if len(part) >= LINES_A_PART:
+            if line is not None:
+                part.append(line)
+            if line is None or len(part) >= LINES_A_PART:
                 yield "".join(part)
                 part = []
         yield "".join(part)
@@ -80,10 +82,10 @@ class Collector:
     # -- the broker ---------------------------------------------------------------------------------------------------
 
     def _traffic(self) -> Lines:
-        total = self.partitions.traffic.total()
         for attribute, metric in names.TRAFFIC.items():
             yield metric.head()
-            yield metric.sample(getattr(total, attribute), labels=())
+            yield metric.sample(self.partitions.traffic.total(attribute), labels=())
+            yield None
             for topic, traffic in self.partitions.traffic.topics():
                 yield metric.sample(getattr(traffic, attribute), (topic,))
 
@@ -92,7 +94,9 @@ class Collector:
         counts = Counter[Metric]()
         for replica in tuple(self.partitions.opened()):
             term = replica.term
-            counts[names.LATE_TRANSACTIONS] += _has_late(replica, late_before)
+            if not replica.log.closed and replica.log.last_stable_offset < replica.log.high_watermark:
+                counts[names.LATE_TRANSACTIONS] += _has_late(replica, late_before)
+                yield None if len(replica.log.producer_entries) > LINES_A_PART else ""
             if term is not None:
                 counts[names.LEADERS] += 1
                 counts[names.UNDER_REPLICATED] += len(term.isr) < len(term.replicas)
@@ -122,7 +126,10 @@ class Collector:
         yield names.REQUESTS.head()
         for name, times in apis:
             yield names.REQUESTS.sample(times.count, (name,))
-        measured = {name: times.quantiles_ms(now) for name, times in apis}
+        measured = {}
+        for name, times in apis:
+            measured[name] = times.quantiles_ms(now)
+            yield None
         for kind, metric in names.TIMES.items():
             yield metric.head()
             for name, found in measured.items():
@@ -180,20 +187,22 @@ class Collector:
         states: Counter[str] = Counter()
         protocols: Counter[str] = Counter()
         offsets = 0
-        for _, shard in self.groups.shell.terms.shards():
+        for _, shard in tuple(self.groups.shell.terms.shards()):
             offsets += len(shard.offsets)
-            for group in shard.groups.values():
+            for group in tuple(shard.groups.values()):
                 listed = group.listed()
                 protocols[group.KIND] += 1
                 states[listed.group_state] += 1
+                yield ""
         yield from _counted(names.GROUPS, protocols)
         yield from _counted(names.GROUPS_BY_STATE, states)
         yield from _single(names.OFFSETS, offsets)
         yield from _counted(names.GROUP_PARTITIONS, _loading(self.groups.shell.terms))
         ids: Counter[str] = Counter()
         oldest = now = self.now_ms()
-        for _, coordinator in self.transactions.shell.terms.shards():
-            for transaction in coordinator.transactions.values():
+        for _, coordinator in tuple(self.transactions.shell.terms.shards()):
+            for transaction in tuple(coordinator.transactions.values()):
+                yield ""
                 ids[transaction.state.text] += 1
                 if transaction.state is TransactionState.ONGOING:
                     oldest = min(oldest, transaction.start_ms)
@@ -222,10 +231,8 @@ def _loading(terms: CoordinatorTerms[Any]) -> Counter[str]:
 
 def _has_late(replica: Replica, before_ms: int) -> bool:
     """Return whether a transaction of the partition has begun before a time."""
-    log = replica.log
-    if log.closed or log.last_stable_offset == log.high_watermark:
-        return False
-    return any(entry.txn_start >= 0 and entry.last_timestamp < before_ms for entry in log.producer_entries.values())
+    entries = replica.log.producer_entries.values()
+    return any(entry.txn_start >= 0 and entry.last_timestamp < before_ms for entry in entries)
 
 
 _OF_BROKER = (
