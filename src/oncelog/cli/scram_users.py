@@ -113,13 +113,13 @@ def parse_user(text: str) -> ScramUser:
     if not equals or not (rest.startswith("[") and rest.endswith("]")):
         raise ValueError("it must look like SCRAM-SHA-512=[name=alice,password=...]")
     if mechanism not in _DIGEST_BYTES:
-        raise ValueError(f"the mechanism must be one of {', '.join(_DIGEST_BYTES)}, not {mechanism!r}")
+        raise ValueError(f"the mechanism must be one of {', '.join(_DIGEST_BYTES)}")
     parts = [part.partition("=") for part in rest[1:-1].split(",")]
     if any(not equals for _, equals, _ in parts):
         raise ValueError("between the brackets, it must be KEY=VALUE,... (a value has no comma)")
     values = {key: _unquoted(value) for key, _, value in parts}
-    if unknown := sorted(values.keys() - _KNOWN):
-        raise ValueError(f"there is no {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN))}")
+    if values.keys() - _KNOWN:  # they may be the rest of a password with a comma
+        raise ValueError(f"only {', '.join(sorted(_KNOWN))} are allowed between the brackets (a value has no comma)")
     if not values.get("name"):
         raise ValueError("name is missing")
     return ScramUser(values["name"], {mechanism: _credential(mechanism, values)})
