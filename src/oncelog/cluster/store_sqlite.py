@@ -63,6 +63,8 @@ PATHS_A_QUERY = 500
 """The maximum number of nodes that one query reads."""
 _RETRY_S = 0.01
 """The pause before the next attempt to read, or to open the file."""
+_MODE = 0o600
+"""The mode of a new file. SQLite gives it to the other files, too. They have the credentials of users."""
 _WRITE_LOCK = "120"
 """The byte of the `-shm` file that a writer locks: WAL_WRITE_LOCK, see SQLite's `walformat.html`."""
 
@@ -431,6 +433,8 @@ class SqliteStore(MetadataStore):
 
 
 def _connect(path: str, timeout_s: float) -> sqlite3.Connection:
+    with suppress(OSError):  # it exists, or SQLite says what is wrong
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
     try:
         if not os.path.exists(path):  # only the owner may read it; SQLite gives its own logs the same mode
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

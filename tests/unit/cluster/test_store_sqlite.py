@@ -454,3 +454,19 @@ def test_failed_rollback_raises_a_store_error_and_is_repeated(tmp_path: Path, mo
     store.create("/c")
     assert store.children("/") == ["c"]
     store.close()
+
+
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    """They have the credentials of users, from which passwords can be guessed."""
+    before = os.umask(0)
+    try:
+        store = SqliteStore(str(tmp_path / "tree.db"))
+        try:
+            store.create("/a", b"secret")
+            modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.glob("tree.db*")}
+        finally:
+            store.close()
+    finally:
+        os.umask(before)
+    assert {name for name, mode in modes.items() if mode} <= {name for name in modes if "lease" in name}
+    assert {"tree.db", "tree.db-wal"} <= modes.keys()
