@@ -436,8 +436,6 @@ def _connect(path: str, timeout_s: float) -> sqlite3.Connection:
     with suppress(OSError):  # it exists, or SQLite says what is wrong
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
     try:
-        if not os.path.exists(path):  # only the owner may read it; SQLite gives its own logs the same mode
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise UnavailableError(f"{path}: {error}") from error

@@ -174,9 +174,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.session.disconnected()
         if self.session.encrypted:
             return False  # the event loop closes it in any case
-        if self.session.muted & THROTTLED and not self._frames.empty:
-            return True  # requests wait for the end of the pause, which may be long
-        return bool(self._replies.queue) or self.session.muted & (TURN_TAKEN | UNREAD) != 0
+        pause = 0 if self._frames.empty else THROTTLED  # it may be long, so it counts only if requests wait for it
+        return bool(self._replies.queue) or self.session.muted & (TURN_TAKEN | UNREAD | pause) != 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next read."""

@@ -26,6 +26,7 @@ from oncelog.broker.requests.large_messages import (
     encoded_elsewhere,
     free,
 )
+from oncelog.broker.requests.request_times import RequestTimes
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.log.steps import at_once
 from oncelog.log.validate import MOST_NAMED
@@ -33,7 +34,7 @@ from oncelog.net.eager import start_eagerly
 from oncelog.net.server import Deferred, Session
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.compression import Codec, compress
-from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -337,6 +338,22 @@ def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
         chunks = result if isinstance(result, list) else start_eagerly(result.answer)  # type: ignore[arg-type]
         assert isinstance(chunks, list)
         assert not workers.work
+
+    live(tmp_path, body)
+
+
+def test_request_that_fails_at_once_is_counted(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        times = RequestTimes()
+        dispatcher = Dispatcher(broker.services, times)
+
+        def reject(*_: object) -> None:
+            raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")
+
+        dispatcher._handlers[ApiKey.METADATA] = reject  # type: ignore[assignment]
+        for _ in range(3):
+            dispatcher(metadata_frame(1), Session("", 1, 1))
+        assert times.of("Metadata").count == 3
 
     live(tmp_path, body)
 

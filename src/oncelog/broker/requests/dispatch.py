@@ -150,7 +150,9 @@ class Dispatcher:
             raise
         except Exception as error:  # noqa: BLE001 - no error may discard the earlier responses of the connection
             code = self._failed(error, request, context)
-            return self._encode(error_answer(request, version, code), context)
+            rejected = self._encode(error_answer(request, version, code), context)
+            route.times_of(request).answered(began, self._clock())
+            return rejected
         if not isinstance(response, Deferred):
             response = Deferred(response)
         response.answer = self._later(response.answer, request, context)
