@@ -50,11 +50,8 @@ def requests(shared: Counted) -> dict[str, Any]:
     for number in range(60):
         times.of(f"Api{number}").answered(0.0, 1.0)
 
-    class Looked(RequestTimes):
-        def apis(self) -> Any:
-            return ((name, _Api(each, shared)) for name, each in times.apis())
-
-    return {"times": Looked(), "clock": lambda: 1.0}
+    looked = SimpleNamespace(apis=lambda: ((name, _Api(each, shared)) for name, each in times.apis()))
+    return {"times": looked, "clock": lambda: 1.0}
 
 
 class _Api:
