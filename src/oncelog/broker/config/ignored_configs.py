@@ -16,7 +16,9 @@ metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size
 offsets.topic.compression.codec process.roles queued.max.request.bytes queued.max.requests
 replication.quota.window.num replication.quota.window.size.seconds
-replica.socket.receive.buffer.bytes request.timeout.ms socket.receive.buffer.bytes
+replica.socket.receive.buffer.bytes request.timeout.ms
+share.coordinator.state.topic.min.isr share.coordinator.state.topic.num.partitions
+share.coordinator.state.topic.replication.factor socket.receive.buffer.bytes
 socket.send.buffer.bytes transaction.state.log.load.buffer.size zookeeper.connect
 zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
 """
