@@ -52,7 +52,6 @@ from oncelog.broker.requests.nodes import DepartedBrokers, Nodes
 from oncelog.broker.requests.operations import ALLOW_EVERYTHING, Authorizer
 from oncelog.broker.requests.request_times import RequestTimes
 from oncelog.broker.requests.services import HandlerServices
-from oncelog.broker.resources import steady_s
 from oncelog.broker.storage.all_logs import AllLogs
 from oncelog.broker.storage.disk_failures import DiskFailures
 from oncelog.broker.storage.housekeeping import Housekeeping
@@ -260,7 +259,7 @@ class Broker:
         from oncelog.broker.metrics.loop_watch import LoopWatch
         from oncelog.broker.metrics.process import Process
 
-        process = Process()
+        process, clock = Process(), self.services.metering.busy
         collector = Collector(
             membership=self.membership,
             cache=self.metadata,
@@ -271,9 +270,9 @@ class Broker:
             transactions=self.transactions,
             server=self.server,
             times=self.times,
-            watch=LoopWatch(steady_s, process.thread_cpu_s),
+            watch=LoopWatch(clock, process.thread_cpu_s),
             process=process,
-            clock=steady_s,
+            clock=clock,
             now_ms=self.now_ms,
         )
         health = Health(self.membership, self.metadata, self.partitions, self._coordinators)

@@ -19,11 +19,6 @@ LONG_COLLECTION_S = 0.005
 """If a collection takes more CPU time than this, the surviving objects are frozen."""
 
 
-def steady_s() -> float:
-    """Return seconds of a clock that only grows, to measure how long something takes."""
-    return time.perf_counter()
-
-
 def share_descriptors(limit: int) -> tuple[int, int]:
     """Divide the process's file descriptors. Return the numbers for logs and for connections.
 

@@ -28,7 +28,6 @@ from oncelog.broker.requests.large_messages import (
 from oncelog.broker.requests.operations import CLUSTER, NotAuthorizedError
 from oncelog.broker.requests.request_times import ApiTimes, RequestTimes
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.resources import steady_s
 from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
 from oncelog.net.server import BadFrameError, Chunks, Deferred, Session
@@ -90,18 +89,16 @@ class _Route:
 class Dispatcher:
     """The server's frame handler."""
 
-    def __init__(
-        self, services: HandlerServices, times: RequestTimes | None = None, clock: Callable[[], float] = steady_s
-    ) -> None:
-        """`times` counts the requests. `clock` returns seconds that only grow."""
+    def __init__(self, services: HandlerServices, times: RequestTimes | None = None) -> None:
+        """`times` counts the requests."""
         self._services = services
         self._times = times or RequestTimes()
-        self._clock = clock
         self._workers: Workers = services.runtime.workers
         self._logger: logging.Logger = services.runtime.logger
         self._authorizer = services.authorizer
         self._cache = services.cache
         self._metering = services.metering
+        self._clock = services.metering.busy
         self._routes: dict[tuple[int, int], _Route] = {}
         self._handlers: dict[int, Handler] = {}
         """One handler for all versions of an API, because a handler may limit what its requests take together."""
