@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Generator
-from types import FrameType, coroutine
+from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any, TypeVar
 
+from oncelog.net.coroutine_steps import in_steps
 from oncelog.net.server import Chunks, Deferred, Handler, Session
 
 T = TypeVar("T")
@@ -70,30 +71,17 @@ class StallWatch:
 
     async def timed(self, work: Coroutine[Any, Any, T], name: str) -> T:
         """Run `work`, and time each of its steps."""
-        return await self._steps(work, name)
+        started = cpu = 0.0
 
-    @coroutine
-    def _steps(self, work: Coroutine[Any, Any, T], name: str) -> Generator[Any, Any, T]:
-        sent: Any = None
-        failed: list[BaseException] = []  # emptied before the throw: this frame is in the error's traceback
-        while True:
+        def begins() -> None:
+            nonlocal started, cpu
             started, cpu = time.perf_counter(), time.thread_time()
-            try:
-                waits_for = work.throw(failed.pop()) if failed else work.send(sent)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            finally:
-                if time.perf_counter() - started > self._limit_s:
-                    self._report(name, started, cpu)
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as error:  # noqa: BLE001 - `work` handles all exceptions, cancellations above all
-                waits_for = None  # see `net.eager`
-                failed.append(error)
+
+        def ends() -> None:
+            if time.perf_counter() - started > self._limit_s:
+                self._report(name, started, cpu)
+
+        return await in_steps(work, begins, ends)
 
     def _report(self, what: str, started: float, cpu: float) -> None:
         self._explained = True

@@ -5,12 +5,12 @@ The broker answers at once, with the pause in `throttle_time_ms`, and handles no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from oncelog.broker.quotas.client_quotas import ClientQuotas
 from oncelog.cluster.quotas import CONSUMER, PRODUCER, REQUESTS
+from oncelog.net.coroutine_steps import in_steps
 from oncelog.net.session import Session
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -118,30 +118,10 @@ class Meter:
     async def timed(self, work: Awaitable[T]) -> T:
         """Wait for the rest of the work, and count the time of its steps on the event loop."""
         self._pause_work()
-        return await self._steps(work)
+        return await in_steps(work, self._resume_work, self._pause_work)
 
-    @coroutine
-    def _steps(self, work: Awaitable[T]) -> Generator[Any, Any, T]:
-        steps = work if isinstance(work, Coroutine) else work.__await__()
-        sent: Any = None
-        failed: list[BaseException] = []  # emptied before the throw: this frame is in the error's traceback
-        while True:
-            self._started = self._busy()
-            try:
-                waits_for = steps.throw(failed.pop()) if failed else steps.send(sent)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            finally:
-                self._pause_work()
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                steps.close()
-                raise
-            except BaseException as error:  # noqa: BLE001 - `work` handles all exceptions, cancellations above all
-                waits_for = None  # that future would hold the error, whose traceback has this frame
-                failed.append(error)
+    def _resume_work(self) -> None:
+        self._started = self._busy()
 
     def _pause_work(self) -> None:
         now = self._busy()
