@@ -90,7 +90,7 @@ class Network:
             config.port,
             config.name,
             config.protocol,
-            protected=config.name == static.broker_listener and len(static.client_listeners) > 1,
+            protected=config.name == static.broker_listener,
             tls=tls,
             principal_of=None if tls is None or login else partial(principal, security),
             begin_login=logins.begin if login else None,
