@@ -6,7 +6,6 @@ Source: Kafka's `ScramParser`, which reads `kafka-storage format --add-scram`.
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -16,14 +15,12 @@ import click
 
 from oncelog.broker.process import ScramUser
 from oncelog.cli.passwords import read_lines
+from oncelog.protocol.kinds import SCRAM_MECHANISMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OPTION = "--add-scram"
 FILE_OPTION = "--add-scram-file"
-MIN_ITERATIONS, MOST_ITERATIONS = 4096, 16_384
-SALT_BYTES = 32
-_DIGEST_BYTES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
 _KNOWN = frozenset({"name", "salt", "iterations", "password", "saltedpassword"})
 
 
@@ -112,8 +109,8 @@ def parse_user(text: str) -> ScramUser:
     mechanism, equals, rest = text.strip().partition("=")
     if not equals or not (rest.startswith("[") and rest.endswith("]")):
         raise ValueError("it must look like SCRAM-SHA-512=[name=alice,password=...]")
-    if mechanism not in _DIGEST_BYTES:
-        raise ValueError(f"the mechanism must be one of {', '.join(_DIGEST_BYTES)}")
+    if mechanism not in SCRAM_MECHANISMS:
+        raise ValueError(f"the mechanism must be one of {', '.join(SCRAM_MECHANISMS)}")
     parts = [part.partition("=") for part in rest[1:-1].split(",")]
     if any(not equals for _, equals, _ in parts):
         raise ValueError("between the brackets, it must be KEY=VALUE,... (a value has no comma)")
@@ -126,12 +123,15 @@ def parse_user(text: str) -> ScramUser:
 
 
 def _credential(mechanism: str, values: dict[str, str]) -> str:
+    import hashlib
+
+    from oncelog.net.sasl import MIN_ITERATIONS, MOST_ITERATIONS, SCRAM_HASHES, new_salt
     from oncelog.net.sasl_server import salted_credential, scram_credential
 
     iterations = values.get("iterations", str(MIN_ITERATIONS))
     if not iterations.isdecimal() or not MIN_ITERATIONS <= int(iterations[:9]) <= MOST_ITERATIONS:
         raise ValueError(f"iterations must be a number between {MIN_ITERATIONS} and {MOST_ITERATIONS}")
-    salt = _decoded("salt", values["salt"]) if "salt" in values else secrets.token_bytes(SALT_BYTES)
+    salt = _decoded("salt", values["salt"]) if "salt" in values else new_salt()
     if not salt:
         raise ValueError("salt must not be empty")
     if "password" in values:
@@ -143,8 +143,8 @@ def _credential(mechanism: str, values: dict[str, str]) -> str:
     if "salt" not in values:
         raise ValueError("saltedpassword needs salt")
     salted = _decoded("saltedpassword", values["saltedpassword"])
-    if len(salted) != _DIGEST_BYTES[mechanism]:
-        raise ValueError(f"saltedpassword must have {_DIGEST_BYTES[mechanism]} bytes for {mechanism}")
+    if len(salted) != (size := hashlib.new(SCRAM_HASHES[mechanism]).digest_size):
+        raise ValueError(f"saltedpassword must have {size} bytes for {mechanism}")
     return salted_credential(mechanism, salted, salt, int(iterations)).encode()
 
 

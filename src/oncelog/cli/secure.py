@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import os
 import re
-import secrets
 import shlex
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +31,6 @@ LISTENER = "SASL_SSL"
 ADDRESS = "127.0.0.1:9092"
 BROKER_USER = "broker"
 """The user as which brokers log in to each other."""
-ITERATIONS = 4096
-SALT_BYTES = 32
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _OWN = re.compile(
     r"(advertised\.)?listeners|listener\..*|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
@@ -130,9 +127,10 @@ def _names(settings: Mapping[str, str]) -> Iterable[str]:
 
 
 def _credential(password: str) -> str:
+    from oncelog.net.sasl import MIN_ITERATIONS, new_salt
     from oncelog.net.sasl_server import scram_credential
 
-    return scram_credential(MECHANISM, password, secrets.token_bytes(SALT_BYTES), ITERATIONS).encode()
+    return scram_credential(MECHANISM, password, new_salt(), MIN_ITERATIONS).encode()
 
 
 def _has_password(metadata: str, password: str) -> bool:

@@ -10,12 +10,12 @@ import click
 from oncelog.cli.common import confirm, confirmed, connected, formatted, open_admin, show
 from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.cli.passwords import read_password
+from oncelog.protocol.kinds import SCRAM_MECHANISMS
 
 if TYPE_CHECKING:
     from oncelog.client.admin.users import ScramCredentialInfo
 
 COLUMNS = ("user", "mechanism", "iterations")
-MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 user = LazyGroup(
     "user",
@@ -30,7 +30,7 @@ user = LazyGroup(
 _mechanism = click.option(
     *("--mechanism", "mechanisms"),
     multiple=True,
-    type=click.Choice(MECHANISMS, case_sensitive=False),
+    type=click.Choice([*SCRAM_MECHANISMS], case_sensitive=False),
     help="A mechanism of SCRAM. Repeatable.",
 )
 

@@ -29,13 +29,13 @@ from oncelog.cluster.store import (
     read_children,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import SCRAM_MECHANISMS
 
 USERS = "/config/users"
 CLIENTS_OF_USER = "clients"
 """The name of the node below a user's that has the quotas of the user's clients."""
 DEFAULT_NODE = "<default>"
 """The name of the node with the quotas of all users without their own. The name of a user is encoded differently."""
-_CREDENTIALS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 _log = logging.getLogger("oncelog.cluster")
 
@@ -61,7 +61,7 @@ def read_users(store: MetadataStore) -> dict[str, dict[str, str]]:
         except (msgspec.MsgspecError, ValueError):
             _log.error("cannot read the settings of user %r", unquote(name))
             continue
-        credentials = {key: text for key, text in settings.items() if key in _CREDENTIALS}
+        credentials = {key: text for key, text in settings.items() if key in SCRAM_MECHANISMS}
         if credentials:
             found[unquote(name)] = credentials
     return found

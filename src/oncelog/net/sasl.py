@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import re
+import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Protocol
@@ -20,10 +21,19 @@ MIN_ITERATIONS = 4096
 """The smallest number that RFC 7677 allows. A server that requests fewer could guess passwords faster."""
 MAX_ITERATIONS = 1_000_000
 """A server that requests more would occupy a CPU for longer than a second with each login."""
+MOST_ITERATIONS = 16_384
+"""The largest number for a new password, as in Kafka. A client computes as many hashes with each login."""
+SALT_BYTES = 32
+"""The length of the salt of a new password."""
 MAX_SHOWN = 300
 """Maximum number of characters of a server's text in an error."""
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = ("PLAIN", *SCRAM_HASHES, "OAUTHBEARER")
+
+
+def new_salt() -> bytes:
+    """Return a random salt for a new password of SCRAM."""
+    return secrets.token_bytes(SALT_BYTES)
 
 
 class SaslError(Exception):

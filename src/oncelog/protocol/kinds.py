@@ -91,3 +91,7 @@ class PatternType(IntEnum):
     """The resource of exactly this name, or every resource if the name is `*`."""
     PREFIXED = 4
     """Every resource whose name starts with this text."""
+
+
+SCRAM_MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""The mechanisms of SCRAM, with their numbers (`ScramMechanism`)."""

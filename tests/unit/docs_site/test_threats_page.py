@@ -14,7 +14,6 @@ import pytest
 from oncelog.broker import log_lines, logins
 from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.handlers import scram_credentials
 from oncelog.broker.metadata import delegation_tokens
 from oncelog.broker.oauth import signed_tokens
 from oncelog.broker.requests import authorizer
@@ -63,7 +62,7 @@ def test_statement_names_tests_or_says_not_protected(statement: Statement) -> No
         ("request before the login", SecuritySettings().sasl_server_max_receive_size),
         ("time until a rejected connection is closed", SecuritySettings().connection_failed_authentication_delay_ms),
         ("size of a token", signed_tokens.MAX_TOKEN),
-        ("iterations of a SCRAM credential", scram_credentials.MOST_ITERATIONS),
+        ("iterations of a SCRAM credential", sasl.MOST_ITERATIONS),
         ("size of a request", server_options.MAX_REQUEST_BYTES),
         ("requests of a connection that wait for their responses", replies.MOST_PENDING),
         ("unread responses of all connections", unsent.DEFAULT_LIMIT),
@@ -83,7 +82,7 @@ def test_bound_has_the_number_of_the_code(what: str, number: float) -> None:
 
 def test_numbers_of_scram_are_those_of_the_code() -> None:
     assert f"at most {sasl.MAX_ITERATIONS:,} iterations of SCRAM" in PAGE
-    assert f"{sasl.MIN_ITERATIONS:,} to {scram_credentials.MOST_ITERATIONS:,} hashes" in PAGE
+    assert f"{sasl.MIN_ITERATIONS:,} to {sasl.MOST_ITERATIONS:,} hashes" in PAGE
 
 
 def test_metrics_are_off_and_local_by_default() -> None:

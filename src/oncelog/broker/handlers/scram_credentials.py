@@ -14,10 +14,10 @@ from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.turns import Yielder
 from oncelog.cluster.image import MetadataCache
-from oncelog.net.sasl import MIN_ITERATIONS
+from oncelog.net.sasl import MIN_ITERATIONS, MOST_ITERATIONS
 from oncelog.net.sasl_server import ScramCredential, salted_credential
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.kinds import AclOperation
+from oncelog.protocol.kinds import SCRAM_MECHANISMS, AclOperation
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -32,10 +32,7 @@ from oncelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 
-MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""The numbers of the mechanisms in these requests."""
-MOST_ITERATIONS = 16_384
-"""Kafka's limit. A client computes as many hashes with each login."""
+_NAMES = {number: name for name, number in SCRAM_MECHANISMS.items()}
 
 Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
@@ -66,7 +63,7 @@ def _wanted(user: str, changes: list[Change]) -> dict[str, str | None]:
     """Return the credential of each mechanism, None to remove it. Raises the error of the first illegal change."""
     wanted: dict[str, str | None] = {}
     for change in changes:
-        mechanism = MECHANISMS.get(change.mechanism)
+        mechanism = _NAMES.get(change.mechanism)
         if not user:
             raise ProtocolError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
         if mechanism is None:
@@ -120,7 +117,7 @@ async def handle_describe(
 def _infos(configs: Mapping[str, str]) -> list[CredentialInfo]:
     return [
         CredentialInfo(mechanism=number, iterations=ScramCredential.decode(configs[name]).iterations)
-        for number, name in MECHANISMS.items()
+        for name, number in SCRAM_MECHANISMS.items()
         if name in configs
     ]
 

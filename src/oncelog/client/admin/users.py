@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
@@ -12,22 +11,16 @@ from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.response_errors import raise_for_error, require_answers
-from oncelog.net.sasl import MIN_ITERATIONS, SCRAM_HASHES
+from oncelog.net.sasl import MIN_ITERATIONS, MOST_ITERATIONS, SCRAM_HASHES, new_salt
 from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import SCRAM_MECHANISMS
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from oncelog.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-
-NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""The numbers of the mechanisms in these requests."""
-MOST_ITERATIONS = 16_384
-"""Kafka's limit."""
-SALT_BYTES = 32
-"""The length of a random salt."""
 
 
 class ScramCredentialInfo(NamedTuple):
@@ -130,7 +123,7 @@ def _upsertion(change: UserScramCredentialUpsertion, number: int) -> ScramCreden
         )
     if not change.password:
         raise errors.ConfigError(f"the password of user {change.user!r} must not be empty")
-    salt = secrets.token_bytes(SALT_BYTES) if change.salt is None else change.salt
+    salt = new_salt() if change.salt is None else change.salt
     salted = hashlib.pbkdf2_hmac(SCRAM_HASHES[change.mechanism], change.password.encode(), salt, change.iterations)
     return ScramCredentialUpsertion(
         name=change.user, mechanism=number, iterations=change.iterations, salt=salt, salted_password=salted
@@ -138,11 +131,11 @@ def _upsertion(change: UserScramCredentialUpsertion, number: int) -> ScramCreden
 
 
 def _number(mechanism: str) -> int:
-    if mechanism not in NUMBERS:
-        raise errors.ConfigError(f"mechanism must be one of {', '.join(NUMBERS)}, not {mechanism!r}")
-    return NUMBERS[mechanism]
+    if mechanism not in SCRAM_MECHANISMS:
+        raise errors.ConfigError(f"mechanism must be one of {', '.join(SCRAM_MECHANISMS)}, not {mechanism!r}")
+    return SCRAM_MECHANISMS[mechanism]
 
 
 def _name(number: int) -> str:
     """Return the name of a mechanism. A newer broker may have others."""
-    return next((name for name, each in NUMBERS.items() if each == number), f"unknown_{number}")
+    return next((name for name, each in SCRAM_MECHANISMS.items() if each == number), f"unknown_{number}")
