@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +16,10 @@ import kafka
 import kafka.net.sasl.oauth
 import pytest
 
-from oncelog import Admin, Consumer, Producer, errors
-from support.apache_kafka import SHORT_LIVED, java, properties
+from oncelog import Admin, Producer, errors
 from support.identity_provider import IdentityProvider, claims, key, signed
 from support.servers import OncelogCluster
-from support.token_servers import MODULE, SERVERS, TokenServer, token_settings
+from support.token_servers import SERVERS, TokenServer, token_settings, values
 
 RSA, FOREIGN = key("RSA", "rsa"), key("RSA", "foreign")
 NAMES = os.environ.get("ONCELOG_TEST_SERVERS", "oncelog").split(",")
@@ -69,16 +67,6 @@ class KafkaPythonTokens(kafka.net.sasl.oauth.AbstractTokenProvider):
 class AiokafkaTokens(aiokafka.abc.AbstractTokenProvider):
     async def token(self) -> str:
         return token()
-
-
-def values(server: TokenServer, topic: str, count: int) -> list[bytes]:
-    """Return the values of a topic, read through the listener without logins."""
-    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(topic, 0)])
-        found: list[bytes] = []
-        while len(found) < count:
-            found += [record.value for record in consumer.poll(30)]
-    return found
 
 
 def test_librdkafka_logs_in(guarded_by_tokens: TokenServer, name: str) -> None:
@@ -228,27 +216,3 @@ def test_three_brokers_log_in_at_each_other_again_and_again(
     log = cluster.process.output()
     assert len(provider.issued) > before + 6
     assert provider.client_secret not in log
-
-
-def test_java_logs_in_with_the_token_of_an_endpoint(
-    guarded_by_tokens: TokenServer, provider: IdentityProvider, name: str, tmp_path: Path
-) -> None:
-    settings = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.login.callback.handler.class": (
-            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-        ),
-        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
-        "sasl.oauthbearer.client.credentials.client.id": provider.client_id,
-        "sasl.oauthbearer.client.credentials.client.secret": provider.client_secret,
-        "sasl.jaas.config": f"{MODULE};",
-    }
-    config = tmp_path / "client.properties"
-    config.write_text(properties(settings))
-    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider.token_url}"
-    arguments = ("--bootstrap-server", guarded_by_tokens.login_address, "--topic", name, "--command-config", config)
-    command = java("org.apache.kafka.tools.ConsoleProducer", *arguments, options=(*SHORT_LIVED, allowed))
-    done = subprocess.run(command, input="x\n", capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert values(guarded_by_tokens, name, 1) == [b"x"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from oncelog import Consumer
 from oncelog.net.sasl import OAuthBearer
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
@@ -79,6 +80,16 @@ class KafkaWithTokens(ApacheKafka):
 
 
 SERVERS = {"oncelog": OncelogWithTokens, "apache-kafka": KafkaWithTokens}
+
+
+def values(server: TokenServer, topic: str, count: int) -> list[bytes]:
+    """Return the values of a topic, read through the listener without logins."""
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        found: list[bytes] = []
+        while len(found) < count:
+            found += [record.value for record in consumer.poll(30)]
+    return found
 
 
 def begin(wire: Wire) -> None:
