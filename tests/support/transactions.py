@@ -41,6 +41,7 @@ from support.wire import Session, Wire, batch, retried, until
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 TRANSACTION_VERSION = "transaction.version"
+LONG_AGO = 1_600_000_000_000
 UNSTABLE = 88
 """UNSTABLE_OFFSET_COMMIT"""
 
@@ -111,6 +112,21 @@ def write(
     """
     data = batch(values, who, sequence, transactional=True)
     return wire.produce(topic, data, partition=partition, transactional_id=transactional_id, version=version)
+
+
+def write_old(wire: Wire, name: str, version: int) -> Session:
+    """Write a transaction whose only record is old. Before version 12, its coordinator does not know of it."""
+    who = wire.session(name)
+    old = build_batch(
+        [Record(0, LONG_AGO, None, b"x")],
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    answer = wire.produce(name, old, transactional_id=name, version=version)
+    assert not answer.error_code, answer
+    return who
 
 
 def written(*arguments: Any, **options: Any) -> Any:

@@ -8,18 +8,16 @@ import uuid
 
 import pytest
 
-from oncelog.protocol.records import Record, build_batch
 from support.command_line import Tool
 from support.fixtures import module_server
 from support.servers import Server
-from support.transactions import ended, until_state, written
-from support.wire import Session, Wire, batch, until
+from support.transactions import LONG_AGO, ended, until_state, write_old, written
+from support.wire import Wire, batch, until
 
 __all__ = ["module_server"]
 
 SETTINGS = {"transaction.partition.verification.enable": "false"}
 """Settings of the module's own server. Without the verification of KIP-890, a transaction can hang."""
-LONG_AGO = 1_600_000_000_000
 LONG_AGO_TEXT = "2020-09-13T12:26:40+00:00"
 
 
@@ -38,21 +36,6 @@ def name_on_own_server(module_server: Server) -> str:
     with Wire(module_server.bootstrap) as connection:
         connection.create_topic(made, 2)
     return made
-
-
-def write_old(wire: Wire, name: str, version: int) -> Session:
-    """Write a transaction whose only record is old. Before version 12, its coordinator does not know of it."""
-    who = wire.session(name)
-    old = build_batch(
-        [Record(0, LONG_AGO, None, b"x")],
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
-        base_sequence=0,
-        transactional=True,
-    )
-    answer = wire.produce(name, old, transactional_id=name, version=version)
-    assert not answer.error_code, answer
-    return who
 
 
 def test_list_filters(tool: Tool, wire: Wire, name: str) -> None:

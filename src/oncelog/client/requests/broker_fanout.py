@@ -103,7 +103,7 @@ async def _ask_once(
 
     async def ask(node: int, group: list[K]) -> None:
         try:
-            response = await _answer(cluster, node, fanout.make(group))
+            response = await ask_once(cluster, node, fanout.make(group))
         except errors.RetriableError as error:
             failures.update(dict.fromkeys(group, error))
             return
@@ -137,8 +137,12 @@ async def _grouped(
     return groups
 
 
-async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
-    connection = await cluster.connection(node)
+async def ask_once(cluster: ClusterClient, node: int, request: Request, purpose: str = "") -> Any:
+    """Return one broker's response, without a retry. Raises ConnectionFailedError and UnsupportedError.
+
+    Each `purpose` has a connection of its own, because a slow request makes the later ones of its connection wait.
+    """
+    connection = await cluster.connection(node, purpose)
     try:
         message, version = for_connection(request, None, connection)
         name = type(message).__name__
