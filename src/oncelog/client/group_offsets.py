@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from oncelog import errors
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.records import check_offsets
 from oncelog.protocol.topics import TopicPartition
 
@@ -49,6 +50,7 @@ class OffsetAndMetadata(int):
         return offset if isinstance(offset, cls) else cls(offset)
 
 
+@in_notebooks()
 class GroupMetadata(NamedTuple):
     """The identity with which offsets are committed: a group and, if known, the member and its generation.
 

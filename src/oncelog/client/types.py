@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from oncelog.client.notebooks import in_notebooks
 from oncelog.protocol.topics import TopicPartition
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -30,6 +31,7 @@ class Place(NamedTuple):
     after: int
 
 
+@in_notebooks()
 class ConsumerRecord(NamedTuple):
     """A record that a consumer has read. Key and value are bytes or None, unless the consumer has deserializers.
 

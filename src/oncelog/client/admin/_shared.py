@@ -7,6 +7,7 @@ from typing import Any
 
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.metrics.results import ClientMetrics
+from oncelog.client.notebooks import client_html
 from oncelog.client.options import COMMON, cluster_options, read_options
 from oncelog.client.other_names import ADMIN, OtherNames
 from oncelog.errors import UsageError
@@ -47,3 +48,6 @@ class AdminBase(OtherNames):
         Sends no request. Any thread may call this, also after `close`.
         """
         return self.cluster.metrics()
+
+    def _repr_html_(self) -> str:
+        return client_html(self)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import AclOperation, AclPermission, AclResource, PatternType
@@ -28,6 +29,7 @@ _RESOURCES, _PATTERNS = _by_name(AclResource), _by_name(PatternType)
 _OPERATIONS, _PERMISSIONS = _by_name(AclOperation), _by_name(AclPermission)
 
 
+@in_notebooks()
 class AclBinding(NamedTuple):
     """An ACL: it allows or denies a principal at a host an operation on a resource (Kafka's `AclBinding`).
 
@@ -47,6 +49,7 @@ class AclBinding(NamedTuple):
     permission_type: str = "allow"
 
 
+@in_notebooks()
 class AclBindingFilter(NamedTuple):
     """Select ACLs (Kafka's `AclBindingFilter`). None selects every value.
 

@@ -26,6 +26,7 @@ from oncelog.client.admin import topics as topic_calls
 from oncelog.client.admin._shared import AdminBase, admin_options
 from oncelog.client.blocking import name_wrapped_methods
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import for_notebooks
 from oncelog.client.requests import offsets as offset_calls
 
 P = ParamSpec("P")
@@ -40,7 +41,7 @@ def _asked(
     @functools.wraps(function)
     async def ask(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.cluster.calls.call():
-            return await function(self.cluster, *args, **kwargs)
+            return for_notebooks(await function(self.cluster, *args, **kwargs))
 
     found = inspect.signature(function)
     first, *others = found.parameters.values()

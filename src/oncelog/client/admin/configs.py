@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -38,6 +39,7 @@ USER_SET = frozenset(SOURCES) - {5}
 _SET, _DELETE = 0, 1
 
 
+@in_notebooks()
 class ConfigEntry(NamedTuple):
     """A setting of a resource. The value of a sensitive setting is None.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.kinds import UpgradeType
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
@@ -21,6 +22,7 @@ UPGRADES = {
 }
 
 
+@in_notebooks()
 class FeatureInfo(NamedTuple):
     """A feature: the lowest and highest level that the broker supports, and the cluster's finalized level (0: off).
 

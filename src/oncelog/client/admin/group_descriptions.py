@@ -10,6 +10,7 @@ from oncelog import errors
 from oncelog.client.consumer.consumer_protocol import decode_assignment
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import raise_for_error
@@ -32,6 +33,7 @@ SPELLED = {name.lower(): name for name in TYPES}
 DEAD = "Dead"
 
 
+@in_notebooks()
 class GroupInfo(NamedTuple):
     """A group in a list: its id, protocol type ("consumer" for consumers), state and type.
 
@@ -45,6 +47,7 @@ class GroupInfo(NamedTuple):
     coordinator: int = -1
 
 
+@in_notebooks()
 class MemberInfo(NamedTuple):
     """A member of a group. `assignment` has its (topic, partition) pairs.
 
@@ -58,6 +61,7 @@ class MemberInfo(NamedTuple):
     assignment: list[TopicPartition] | None
 
 
+@in_notebooks()
 class GroupDescription(NamedTuple):
     """A group and its members. `state` is "Stable", "Empty", "Dead" (it does not exist) or another state of Kafka's.
 

@@ -12,6 +12,7 @@ from oncelog.client.admin._shared import names
 from oncelog.client.admin.group_descriptions import describe_group
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.protocol.errors import ErrorCode
@@ -47,6 +48,7 @@ LATEST = Target(timestamp=offset_calls.LATEST)
 CURRENT = Target(shift=0)
 
 
+@in_notebooks()
 class PartitionSeek(NamedTuple):
     """The new offset of a group in a partition (`target`), and the old one. `committed` is None if it had none."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from oncelog.client.admin.topics import describe_cluster
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
@@ -14,6 +15,7 @@ from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, 
 from oncelog.protocol.topics import TopicPartition
 
 
+@in_notebooks()
 class ReplicaSize(NamedTuple):
     """A replica in a log directory: the bytes of its segments, and the offsets from its end to the high watermark."""
 
@@ -21,6 +23,7 @@ class ReplicaSize(NamedTuple):
     offset_lag: int
 
 
+@in_notebooks()
 class LogDir(NamedTuple):
     """A log directory of a broker, with the size of each replica in it, by (topic, partition).
 

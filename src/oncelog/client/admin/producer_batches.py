@@ -7,8 +7,10 @@ from typing import NamedTuple
 from oncelog import errors
 from oncelog.client.admin.transactions import ProducerInfo, ask_for_producers, producer_info
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 
 
+@in_notebooks()
 class RememberedBatch(NamedTuple):
     """A batch that a partition remembers, to recognize it if the producer sends it again.
 
@@ -22,6 +24,7 @@ class RememberedBatch(NamedTuple):
     timestamp: int
 
 
+@in_notebooks()
 class PartitionProducers(NamedTuple):
     """The producers of a partition with their last five batches, the oldest first, and what the broker has counted.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error
 from oncelog.errors import UsageError
 from oncelog.protocol.messages.alter_client_quotas import (
@@ -29,6 +30,7 @@ _EXACT, _DEFAULT, _SPECIFIED = range(3)
 Chosen = str | Literal[True] | None
 
 
+@in_notebooks()
 class ClientQuotaEntity(NamedTuple):
     """What a quota applies to: a user, a client id, both, or an IP address (Kafka's `ClientQuotaEntity`).
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from oncelog import errors
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.broker_fanout import UNANSWERED_WAIT_MS, BrokerFanout, ask_by_node
 from oncelog.protocol.errors import ErrorCode
@@ -22,6 +23,7 @@ PATIENCE_MS = 1_000
 """How long the request to a broker is repeated, for example because its replica has just been created."""
 
 
+@in_notebooks()
 class ReplicaOffsets(NamedTuple):
     """The end of a replica: its broker's node id, and the offsets that this broker knows, or -1 if it did not answer.
 

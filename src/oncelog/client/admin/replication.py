@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
@@ -19,6 +20,7 @@ _BATCH = 500
 """The most topics in one DescribeConfigs request."""
 
 
+@in_notebooks()
 class PartitionReplication(NamedTuple):
     """A partition: its topic and number, leader, replicas and in-sync replicas, all as node ids.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from oncelog.protocol.messages.describe_delegation_token import (
@@ -23,6 +24,7 @@ _OWNER_VERSION = 3
 """The first version of CreateDelegationToken with an owner."""
 
 
+@in_notebooks(hide=("hmac",))
 class DelegationToken(NamedTuple):
     """A delegation token (Kafka's `DelegationToken` and `TokenInformation`).
 

@@ -15,6 +15,7 @@ from oncelog.client.admin._shared import names
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.protocol.errors import ErrorCode
@@ -38,6 +39,7 @@ LAST_BY_NAME = 5
 """The last version of DeleteTopics that has only names of topics."""
 
 
+@in_notebooks()
 class BrokerInfo(NamedTuple):
     """A broker: its node id, address and rack (None if it has none)."""
 
@@ -47,6 +49,7 @@ class BrokerInfo(NamedTuple):
     rack: str | None
 
 
+@in_notebooks()
 class ClusterInfo(NamedTuple):
     """A cluster: its id, the node id of the controller, the brokers, and the level of each finalized feature."""
 
@@ -56,6 +59,7 @@ class ClusterInfo(NamedTuple):
     features: dict[str, int]
 
 
+@in_notebooks()
 class PartitionInfo(NamedTuple):
     """A partition: its number, leader, leader epoch, replicas, in-sync replicas and offsets.
 
@@ -76,6 +80,7 @@ class PartitionInfo(NamedTuple):
     elr: tuple[int, ...] = ()
 
 
+@in_notebooks()
 class TopicInfo(NamedTuple):
     """A topic with its partitions in order. `internal` is true for the topics of the coordinators."""
 
@@ -85,6 +90,7 @@ class TopicInfo(NamedTuple):
     partitions: list[PartitionInfo]
 
 
+@in_notebooks()
 class TopicListing(NamedTuple):
     """A topic in a list: its name, id, number of partitions and replication factor, and whether it is internal."""
 
@@ -95,6 +101,7 @@ class TopicListing(NamedTuple):
     internal: bool
 
 
+@in_notebooks()
 class CreatedTopic(NamedTuple):
     """A topic that was created. The numbers are -1 if the client is not authorized to read the topic's settings."""
 

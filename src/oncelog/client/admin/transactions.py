@@ -14,6 +14,7 @@ from typing import NamedTuple
 from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.client.response_errors import partition_answer, raise_for_error, require_answers
 from oncelog.protocol.errors import ErrorCode
@@ -40,6 +41,7 @@ FIRST_COORDINATOR_EPOCH = 0
 """The lowest coordinator epoch, for a producer whose transactions have no marker yet."""
 
 
+@in_notebooks()
 class TransactionListing(NamedTuple):
     """A transactional id in a list, with its producer id and state ("Ongoing", "CompleteCommit", ...).
 
@@ -52,6 +54,7 @@ class TransactionListing(NamedTuple):
     coordinator: int = -1
 
 
+@in_notebooks()
 class TransactionInfo(NamedTuple):
     """A transactional id, as its coordinator knows it. `partitions` are those of the open transaction.
 
@@ -68,6 +71,7 @@ class TransactionInfo(NamedTuple):
     coordinator: int = -1
 
 
+@in_notebooks()
 class ProducerInfo(NamedTuple):
     """The state of a producer in a partition. `transaction_start` is the first offset of its open transaction, or -1.
 
@@ -82,6 +86,7 @@ class ProducerInfo(NamedTuple):
     transaction_start: int
 
 
+@in_notebooks()
 class HangingTransaction(NamedTuple):
     """An open transaction in a partition that no coordinator will end, with the producer that began it."""
 

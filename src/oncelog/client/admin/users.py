@@ -10,6 +10,7 @@ from typing import NamedTuple
 from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.net.sasl import MIN_ITERATIONS, MOST_ITERATIONS, SCRAM_HASHES, new_salt
 from oncelog.net.threads import in_thread
@@ -23,6 +24,7 @@ from oncelog.protocol.messages.alter_user_scram_credentials import (
 from oncelog.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 
 
+@in_notebooks()
 class ScramCredentialInfo(NamedTuple):
     """A SCRAM credential of a user: the mechanism, such as "SCRAM-SHA-512", and how often the password is hashed."""
 
@@ -30,6 +32,7 @@ class ScramCredentialInfo(NamedTuple):
     iterations: int = MIN_ITERATIONS
 
 
+@in_notebooks(hide=("password", "salt"))
 class UserScramCredentialUpsertion(NamedTuple):
     """Create a user's credential, or change its password (Kafka's `UserScramCredentialUpsertion`).
 
@@ -48,6 +51,7 @@ class UserScramCredentialUpsertion(NamedTuple):
         return f"UserScramCredentialUpsertion({shown})"
 
 
+@in_notebooks()
 class UserScramCredentialDeletion(NamedTuple):
     """Delete a user's credential for a mechanism (Kafka's `UserScramCredentialDeletion`)."""
 

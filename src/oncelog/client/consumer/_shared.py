@@ -11,6 +11,7 @@ from oncelog.client.calls import FORKED, Calls
 from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.metrics.results import ConsumerMetrics
+from oncelog.client.notebooks import client_html
 from oncelog.client.other_names import CONSUMER, OtherNames
 from oncelog.client.records import check_partitions
 from oncelog.client.serialization.functions import require_formats
@@ -130,3 +131,6 @@ class ConsumerBase(OtherNames):
         Sends no request. Any thread may call this, also after `close`.
         """
         return self._core.metrics()
+
+    def _repr_html_(self) -> str:
+        return client_html(self)

@@ -34,6 +34,7 @@ from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.guards import INTERRUPTS
 from oncelog.client.metrics.fetches import Fetches
 from oncelog.client.metrics.results import ConsumerMetrics
+from oncelog.client.notebooks import Rows
 from oncelog.client.options import cluster_options
 from oncelog.client.serialization.functions import Deserializers
 from oncelog.client.statistics import start_statistics
@@ -167,7 +168,7 @@ class ConsumerCore:
         """Count records that a poll returns to the program, and return them."""
         for topic, number in Counter(map(itemgetter(0), records)).items():
             self.fetches.consumed(topic, number)
-        return records
+        return Rows(records)
 
     async def poll_fetches(self, timeout_ms: float | None, converting: object = None) -> list[CompletedFetch]:
         """Return fetched records, undecoded, as soon as there are some. The caller has to move the positions.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
+from oncelog.client.notebooks import in_notebooks
 from oncelog.protocol.topics import TopicPartition
 
 FETCH = "consumer-fetch-manager-metrics"
@@ -35,6 +36,7 @@ def _each(tags: str, group: str, doc: str) -> Any:
     return field(metadata={"doc": doc, "tags": tags.split(), "group": group})
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
     """The requests to one broker."""
@@ -55,6 +57,7 @@ class NodeMetrics:
     request_latency_max: float | None = _value("Longest time from a request to its response in ms.")
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """The requests of one API."""
@@ -68,6 +71,7 @@ class RequestMetrics:
     )
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMetrics:
     """The metrics of all clients, and all metrics of an Admin.
@@ -118,6 +122,7 @@ def client_fields(client: ClientMetrics) -> dict[str, Any]:
     return {each.name: getattr(client, each.name) for each in fields(ClientMetrics)}
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True)
 class ProducerTopicMetrics:
     """The records that a producer sends to one topic."""
@@ -132,6 +137,7 @@ class ProducerTopicMetrics:
     record_error_rate: float = _value("Records per second that failed.")
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerMetrics(ClientMetrics):
     """The metrics of a producer, and those of all clients."""
@@ -170,6 +176,7 @@ class ProducerMetrics(ClientMetrics):
     )
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True)
 class ConsumerTopicMetrics:
     """The records that a consumer reads from one topic."""
@@ -182,6 +189,7 @@ class ConsumerTopicMetrics:
     fetch_size_max: float | None = _value("Largest number of bytes of the topic's batches in a response.")
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
     """How far a consumer has read one partition."""
@@ -189,6 +197,7 @@ class PartitionMetrics:
     records_lag: int = _value("Offsets from the position to the end in the last response, as in `cached_lag`.")
 
 
+@in_notebooks()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMetrics(ClientMetrics):
     """The metrics of a consumer, and those of all clients."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
 from oncelog.client.calls import FORKED
+from oncelog.client.notebooks import client_html
 from oncelog.client.other_names import PRODUCER, OtherNames
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.transaction_manager import ManagerState
@@ -53,6 +54,9 @@ class ProducerBase(OtherNames):
         Sends no request. Any thread may call this, also after `close`.
         """
         return self._core.metrics()
+
+    def _repr_html_(self) -> str:
+        return client_html(self)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. `with producer.transaction()` is shorter, and commits or aborts automatically.

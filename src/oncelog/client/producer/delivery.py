@@ -14,6 +14,7 @@ from sys import is_finalizing
 from typing import NamedTuple
 
 from oncelog.client.guards import refuse_under_guard
+from oncelog.client.notebooks import in_notebooks
 from oncelog.errors import TimedOutError, UsageError
 from oncelog.protocol.topics import TopicPartition
 
@@ -26,6 +27,7 @@ REMEMBERED = 10_000
 _process_id = os.getpid()
 
 
+@in_notebooks()
 class RecordMetadata(NamedTuple):
     """The place of a record in the log. `offset` is -1 if the broker did not report it (acks=0, or an old duplicate).
 
