@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -34,6 +35,7 @@ class Terminal:
         self.attributes = self.modes()
         """The terminal's modes before the program began."""
         self._data = bytearray()
+        self._is_open = True
         self.process = subprocess.Popen(
             [str(part) for part in command],
             stdin=self._theirs,
@@ -47,9 +49,10 @@ class Terminal:
         self._thread.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
-            while data := os.read(self._ours, 65536):
-                self._data += data
+        with contextlib.suppress(OSError):  # the program has ended, and we have closed our copy of its end
+            while self._is_open:
+                if select.select([self._ours], [], [], 0.05)[0]:
+                    self._data += os.read(self._ours, 65536)
 
     def modes(self) -> list[Any]:
         return termios.tcgetattr(self._theirs)
@@ -89,9 +92,15 @@ class Terminal:
         """Return the exit status."""
         return self.process.wait(timeout=60)
 
+    def hang_up(self) -> None:
+        """Close the terminal, as its window does. The kernel sends SIGHUP, and writing to the terminal fails."""
+        if self._is_open:
+            self._is_open = False
+            self._thread.join()
+            os.close(self._theirs)
+            os.close(self._ours)
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._theirs)
-        self._thread.join(timeout=10)
-        os.close(self._ours)
+        self.hang_up()
