@@ -182,12 +182,13 @@ class View:
         picture = self.picture
         seen = coverage(picture)
         clock = datetime.fromtimestamp(picture.time_ms / 1000, UTC).strftime("%H:%M:%S")
-        shown = [f"{picture.cluster_id or '-'}", f"{clock} UTC", f"every {self.interval:g} s"]
+        requests = f"requests {sum(picture.requests.turn.values())} ({picture.requests.total} in all)"
+        shown = [f"{clock} UTC", f"every {self.interval:g} s", requests]
         if {"topics", "groups", "transactions"} & set(self.subjects):
             shown.append(f"partitions {seen['partitions'].read}/{seen['partitions'].total}")
         if "groups" in self.subjects:
             shown.append(f"groups {seen['groups'].read}/{seen['groups'].total}")
-        shown.append(f"requests {sum(picture.requests.turn.values())} ({picture.requests.total} in all)")
+        shown.append(f"cluster {picture.cluster_id or '-'}")  # the terminal may cut the end
         yield _line(printable("  ".join(shown)), "bold")
         if not picture.reachable:
             yield _line("no broker can be reached; this is the last reading", ALARM)
