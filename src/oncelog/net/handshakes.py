@@ -136,6 +136,7 @@ class TlsAcceptor:
             host = plain_host(address)
             text = f"closed {host}:{address[1]}: the TLS handshake failed: {reason(error)}"
             self._lines.log("failed TLS handshakes", host, text)
+            error.__traceback__ = None  # asyncio's frames would keep the connection until a garbage collection
             return False
         return True
 

@@ -138,6 +138,11 @@ class Session:
         for callback in tuple(self._callbacks):
             callback()
 
+    def lost(self) -> None:
+        """Drop all references to the connection, because it is lost, and to the login."""
+        self.drop, self.throttle = _nothing_to_drop, _nothing_to_throttle
+        self.login = None
+
     @property
     def waiting(self) -> int:
         """The number of callbacks."""

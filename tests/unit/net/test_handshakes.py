@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ssl
 import struct
 from collections.abc import AsyncIterator
@@ -206,5 +207,52 @@ def test_closed_server_closes_connections_that_wait(loop: str, certificates: Cer
             waiting = await Client.connect(server)
             await until(lambda: server.entrance.waiting == 1)
         assert await waiting.closed()
+
+    run(loop, body)
+
+
+@both_loops
+def test_lost_connections_are_freed_without_garbage_collection(loop: str, certificates: Certificates) -> None:
+    """Each has 300 KB. A broker collects garbage so seldom that strangers could fill its memory."""
+    kinds = {"ServerConnection", "Session", "SSLProtocol", "SSLObject", "_SSLSocket"}
+
+    def found() -> list[str]:
+        return sorted(name for each in gc.get_objects() if (name := type(each).__name__) in kinds)
+
+    async def visit(server: Server) -> None:
+        """Connect, and be lost during the handshake or after a request."""
+        sockets = [await Client.connect(server) for _ in range(3)]
+        await sockets[0].send(b"no TLS")
+        for each in sockets:
+            each.close()
+        client = await Client.connect(server)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        machine = certificates.client().wrap_bio(incoming, outgoing, server_hostname=HOST)
+        while True:
+            try:
+                machine.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await client.send(outgoing.read())
+                incoming.write(await client.loop.sock_recv(client.socket, 100_000))
+        machine.write(framed(bytes(100_000)))
+        await client.send(outgoing.read())
+        await until(lambda: server.connections)
+        client.close()
+        await until(lambda: not server.connections and not server.ports.handshakes)
+
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            await visit(server)
+            gc.collect()
+            before = found()
+            gc.disable()
+            try:
+                for _ in range(3):
+                    await visit(server)
+                await asyncio.sleep(0)
+                assert found() == before
+            finally:
+                gc.enable()
 
     run(loop, body)
