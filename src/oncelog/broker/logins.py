@@ -36,6 +36,8 @@ FindToken = Callable[[str, str], TokenLogin | None]
 
 LOGIN_S = 30.0
 """How long a client may take for its login."""
+MOST = 512
+"""The number of clients of a listener that may be logging in. Each may take 1 MB for an unfinished request."""
 _BEFORE = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _DURING = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
@@ -76,10 +78,25 @@ class Logins:
         self._find_token = find_token
         self._find_scram = find_scram
         self._disguise = secrets.token_bytes(32)
+        self._begun: dict[Login, None] = {}
+        """The logins that are not complete, oldest first."""
 
     def begin(self, session: Session) -> Login:
-        """Return the login of a new connection."""
-        return Login(self, session)
+        """Return the login of a new connection. If there are too many, close the connection of the oldest one.
+
+        The login of an honest client is complete after a few round trips.
+        """
+        if len(self._begun) >= MOST:
+            oldest = next(iter(self._begun))
+            del self._begun[oldest]
+            oldest.give_way()
+        login = Login(self, session)
+        self._begun[login] = None
+        return login
+
+    def ended(self, login: Login) -> None:
+        """Count a login no longer: it is complete, or its connection is lost."""
+        self._begun.pop(login, None)
 
     def exchange(self, mechanism: str) -> ServerExchange:
         """Return a new exchange of messages for a mechanism of the listener."""
@@ -138,10 +155,9 @@ class Login:
         """When the session expires, by `Logins.now`. 0: it does not expire."""
         self._whole = session.request_limit
         session.request_limit = min(self._whole, logins.security.max_receive_size)
-        deadline = session.drop(LOGIN_S, "it has not logged in")
-        self._deadline: Any = deadline
-        self._end_of_wait = session.on_disconnect(deadline.cancel)
-        """The timer would keep a lost connection in memory."""
+        self._deadline: Any = session.drop(LOGIN_S, "it has not logged in")
+        """The timer that closes the connection, until the login is complete or the connection is lost."""
+        self._end_of_wait = session.on_disconnect(self._stop_waiting)
 
     def check(self, api_key: int) -> None:
         """Raise BadFrameError, which closes the connection, if a request of this API is not admitted now."""
@@ -219,10 +235,19 @@ class Login:
         self._expires_at = 0.0 if self._lifetime_ms is None else self._logins.now() + self._lifetime_ms / 1000
         self._session.principal = f"User:{user}"
         self._session.request_limit = self._whole
+        self._stop_waiting()
+
+    def give_way(self) -> None:
+        """Close the connection, because too many others log in."""
+        self._session.drop(0, "it has not logged in, and too many others log in")
+
+    def _stop_waiting(self) -> None:
+        """Cancel the deadline. The timer would keep a lost connection in memory."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._end_of_wait.remove()
             self._deadline = None
+            self._logins.ended(self)
 
     def _end(self) -> None:
         """Close the connection `failure_delay_ms` after the response. Admit no more requests until then."""

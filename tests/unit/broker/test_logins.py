@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from oncelog.broker import logins as module
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.logins import LOGIN_S, Login, Logins, find_scram
 from oncelog.cluster.image import MetadataCache, MetadataImage
@@ -44,16 +45,20 @@ def test_damaged_credential_is_logged_and_rejects_the_user(text: str, caplog: py
         server.answer(b"c=biws," + nonce + b",p=" + b"A" * 43 + b"=")
 
 
+def listener() -> Logins:
+    """Return the logins of a listener."""
+    security = ListenerSecurity(mechanisms=("PLAIN",), users={"alice": Secret("hunter2")}, failure_delay_ms=250)
+    return Logins(security, lambda mechanism, user: None, lambda: 0.0, lambda: 0)
+
+
 class Deadlines:
     """The deadlines of a session: seconds and reasons. A cancelled one is removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, logins: Logins | None = None) -> None:
         self.session = Session()
         self.session.drop = self.drop
         self.kept: list[tuple[float, str]] = []
-        security = ListenerSecurity(mechanisms=("PLAIN",), users={"alice": Secret("hunter2")}, failure_delay_ms=250)
-        logins = Logins(security, lambda mechanism, user: None, lambda: 0.0, lambda: 0)
-        self.login: Login = logins.begin(self.session)
+        self.login: Login = (logins or listener()).begin(self.session)
 
     def drop(self, seconds: float, reason: str) -> Deadlines:
         self.kept.append((seconds, reason))
@@ -80,6 +85,24 @@ def test_failed_login_closes_the_connection_later() -> None:
     assert found.log_in("wrong") == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert found.kept == [(LOGIN_S, "it has not logged in"), (0.25, "its login has failed")]
     assert found.session.muted & REJECTED
+
+
+def test_oldest_of_too_many_logins_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 3)
+    logins = listener()
+    complete, oldest, lost = (Deadlines(logins) for _ in range(3))
+    assert complete.log_in("hunter2") == ErrorCode.NONE
+    lost.session.disconnected()
+    wrong = Deadlines(logins)
+    assert wrong.log_in("wrong") == ErrorCode.SASL_AUTHENTICATION_FAILED
+    newest = [Deadlines(logins)]
+    assert len(oldest.kept) == 1, "complete and lost logins do not count"
+    newest.append(Deadlines(logins))
+    assert oldest.kept[1:] == [(0, "it has not logged in, and too many others log in")]
+    newest.append(Deadlines(logins))
+    assert wrong.kept[2:] == oldest.kept[1:], "a rejected login counts until its connection is closed"
+    assert complete.kept == lost.kept == []
+    assert all(len(each.kept) == 1 for each in newest)
 
 
 def test_salt_of_an_unknown_user_changes_with_a_restart_and_that_of_a_known_user_does_not() -> None:
