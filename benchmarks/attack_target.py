@@ -72,7 +72,7 @@ class Target:
                 shutil.copytree(made.server.data, template)
                 made.stop()
             shutil.copytree(template, folder / "data")
-        self.server = OncelogCluster(folder, settings={**SETTINGS, **(settings or {})})
+        self.server = self._start({**SETTINGS, **(settings or {})})
         self._held: list[socket.socket | Wire] = []
         self.names = [f"topic-{number:04}" for number in range(TOPICS)] if large else []
         with self.wire() as wire:
@@ -82,6 +82,10 @@ class Target:
             wire.leaders_serve(PROBED)
             wire.find_coordinator("a group", 0)
             wire.find_coordinator("a transaction", 1)
+
+    def _start(self, settings: Mapping[str, str]) -> OncelogCluster:
+        """Start the broker."""
+        return OncelogCluster(self.folder, settings=settings)
 
     @property
     def bootstrap(self) -> str:
@@ -98,6 +102,10 @@ class Target:
         wire = Wire(self.bootstrap, "attacker")
         wire._socket.settimeout(PATIENCE_S)
         return wire
+
+    def connect(self) -> socket.socket:
+        """Return a new connection on which the broker has answered. Raises OSError."""
+        return self.wire()._socket
 
     def hold(self, connection: Any) -> Any:
         """Keep a connection open until the memory is measured."""
@@ -224,14 +232,15 @@ class Memory:
 
 
 class Probe:
-    """Run another client in its own process. It alternates ApiVersions and Produce, and records the longest wait."""
+    """Run another client in its own process, and record its longest wait."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, waits: Iterator[None]) -> None:
+        """Each step of `waits` is one wait. It runs in the other process, and ends with OSError if it is cut off."""
         context = multiprocessing.get_context("fork")
         self._longest = context.Value("d", 0.0)
         self._asked = context.Value("l", 0)
         self._since = context.Value("d", 0.0)
-        arguments = (bootstrap, self._longest, self._asked, self._since)
+        arguments = (waits, self._longest, self._asked, self._since)
         self._process = context.Process(target=_probe, args=arguments, daemon=True)
         self._process.start()
         self.reset()
@@ -263,27 +272,34 @@ class Probe:
         self._process.join()
 
 
-def _probe(bootstrap: str, longest: Any, asked: Any, since: Any) -> None:
+def _probe(waits: Iterator[None], longest: Any, asked: Any, since: Any) -> None:
     with contextlib.suppress(PermissionError):
         os.nice(-5)
-    versions = frame(ApiVersionsRequest(client_software_name="probe", client_software_version="1"), 3)
-    data = [PartitionProduceData(index=0, records=bytes(batch([b"probe"])))]
-    produce = frame(
-        ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=PROBED, partition_data=data)]), 11
-    )
-    sock = socket.create_connection(_address(bootstrap), timeout=PATIENCE_S)
-    for request in itertools.cycle((versions, produce)):
+    while True:
         since.value = started = time.perf_counter()
         try:
-            sock.sendall(request)
-            (size,) = struct.unpack(">i", _exactly(sock, 4))
-            _exactly(sock, size)
+            next(waits)
         except OSError:  # the result of the attack reports it
             return
         longest.value = max(longest.value, time.perf_counter() - started)
         since.value = 0.0
         asked.value += 1
         time.sleep(_PROBE_PAUSE_S)
+
+
+def alternating(target: Target) -> Iterator[None]:
+    """Alternate ApiVersions and Produce on one connection."""
+    versions = frame(ApiVersionsRequest(client_software_name="probe", client_software_version="1"), 3)
+    data = [PartitionProduceData(index=0, records=bytes(batch([b"probe"])))]
+    produce = frame(
+        ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=PROBED, partition_data=data)]), 11
+    )
+    sock = target.connect()
+    for request in itertools.cycle((versions, produce)):
+        sock.sendall(request)
+        (size,) = struct.unpack(">i", _exactly(sock, 4))
+        _exactly(sock, size)
+        yield
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
@@ -296,7 +312,8 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def _address(bootstrap: str) -> tuple[str, int]:
+def host_and_port(bootstrap: str) -> tuple[str, int]:
+    """Return the parts of an address."""
     host, _, port = bootstrap.rpartition(":")
     return host, int(port)
 
@@ -310,7 +327,7 @@ def send_raw(target: Target, payload: bytes, *, receive_buffer: int = 0) -> sock
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.settimeout(PATIENCE_S)
-    sock.connect(_address(target.bootstrap))
+    sock.connect(host_and_port(target.bootstrap))
     target.hold(sock)
     sock.sendall(payload)
     return sock

@@ -6,7 +6,8 @@ Each attack runs against its own broker, on a new directory. Meanwhile, a probin
 ApiVersions and Produce. `grown` is the growth of the broker's anonymous memory after the attack, while the attacker's
 connections are still open. `peak` is the largest growth during the attack; the limit applies to the peak. `stall` is
 the longest wait of the probe. `CPU` is the longest time that one step of the broker computed, among the steps that held
-the loop for 50 ms; other work on the machine hardly affects it. After each attack, every partition must serve requests.
+the loop for 50 ms; other work on the machine hardly affects it. `login` is the longest login of a second probe, on a
+broker with TLS and logins. After each attack, every partition must serve requests.
 The exit status is 1 if a limit is exceeded.
 
 On a busy machine, the probe waits for a processor. If the load is above half the processors, the limit of the stall is
@@ -26,16 +27,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import attack_logins as logins
 import attack_recovery as recovery
 import attack_requests as requests
 import attack_resources as resources
-from attack_target import Memory, Probe, Target
+import secured_target as secured
+from attack_target import Memory, Probe, Target, alternating
 from rich.console import Console
 from rich.table import Table
 
 MEMORY_MB = 100
 STALL_MS = 50
 BUSY_STALL_MS = 250
+LOGIN_MS, BUSY_LOGIN_MS = 1000, 5000
+"""How long a login may take, with the new attempts if the connection is closed."""
 SHOWN_STALLS = 8
 BUSY_LOAD = 0.5
 """Load average for each processor, as it was before the first attack, above which the machine is busy."""
@@ -52,6 +57,8 @@ class Attack(NamedTuple):
     large: bool = False
     """Whether the broker has 2,000 topics of 10 partitions."""
     settings: Mapping[str, str] = {}
+    secured: bool = False
+    """Whether the broker has TLS, logins and an authorizer. Then a second probe logs in again and again."""
     before: Callable[[Target], None] | None = None
     """Prepare the broker before the probe and the measurement of memory start."""
 
@@ -80,6 +87,23 @@ ATTACKS = (
     Attack("compacted-bomb", "Produce of 1,000,000 records to a compacted topic", resources.compacted_bomb),
     Attack("two-bombs", "Produce of two batches of 1,000,000 records to one partition", resources.two_bombs),
     Attack("large-bomb", "Produce of 1 GB, compressed, to a compacted topic", resources.large_bomb, 150),
+    Attack("handshake-flood", "5,000 TLS handshakes begun and dropped", logins.handshake_flood, secured=True),
+    Attack("handshake-bursts", "30 times 100 TLS handshakes at once", logins.handshake_bursts, secured=True),
+    Attack("slow-handshakes", "300 TLS handshakes, one byte at a time", logins.slow_handshakes, secured=True),
+    Attack("half-open", "10,000 connections that send nothing or half a message", logins.half_open, secured=True),
+    Attack("unfinished-logins", "1,000 logins in TLS without an end", logins.unfinished_logins, secured=True),
+    Attack("wrong-scram", "3,000 SCRAM logins with wrong passwords", logins.wrong_scram, secured=True),
+    Attack("wrong-plain", "3,000 PLAIN logins with wrong passwords", logins.wrong_plain, secured=True),
+    Attack("huge-tokens", "300 messages of SASL of 500 KB, 300 of 100 MB", logins.huge_tokens, secured=True),
+    Attack("unfinished-tokens", "150 messages of SASL of 500 KB without an end", logins.unfinished_tokens, 200,
+           secured=True),
+    Attack("early-requests", "2,000 connections with requests before the login", logins.early_requests, secured=True),
+    Attack("denied-requests", "20,000 small denied requests, 10 with 10,000 topics", logins.denied_requests,
+           secured=True),
+    Attack("encrypted-reads", "16 Fetches of 50 MB over TLS", logins.encrypted_reads, secured=True,
+           before=logins.write_large),
+    Attack("slow-encrypted-reads", "30 clients that do not read 50 MB over TLS", logins.slow_encrypted_reads,
+           secured=True, before=logins.write_large),
     Attack("unknown-names", "Metadata of 20,000 unknown names", requests.unknown_names, large=True),
     Attack("all-metadata", "Metadata of all topics, 30,000 partitions", requests.all_metadata, large=True),
     Attack("all-configs", "DescribeConfigs of 2,000 topics", requests.all_configs, 200, large=True),
@@ -118,6 +142,8 @@ class Result(NamedTuple):
     seconds: float
     stalls: list[str]
     """What the broker logged itself."""
+    login_ms: float = 0.0
+    """The longest login of the second probe, if there is one."""
     error: str = ""
 
     @property
@@ -138,25 +164,30 @@ def _logged(pattern: str, line: str) -> int:
 def run_attack(attack: Attack, template: Path) -> Result:
     """Run one attack against its own broker. `template`: see `Target`."""
     with tempfile.TemporaryDirectory(prefix="oncelog-attack-") as folder:
-        target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings, template=template)
-        probe = None
+        kind = secured.SecuredTarget if attack.secured else Target
+        target = kind(Path(folder) / "broker", large=attack.large, settings=attack.settings, template=template)
+        probes: list[Probe] = []
         try:
             if attack.before is not None:
                 attack.before(target)
             before = target.pid
             seen = len(target.stalls())
-            probe = Probe(target.bootstrap)
+            probes.append(Probe(alternating(target)))
+            if attack.secured:
+                probes.append(Probe(secured.logins(target)))
             started, error = time.monotonic(), ""
             with Memory(target.pid) as memory:
-                probe.reset()
+                for probe in probes:
+                    probe.reset()
                 try:
                     attack.run(target)
-                    probe.settle()
+                    for probe in probes:
+                        probe.settle()
                     memory.settle()
                     assert target.pid == before, "the broker died"
                 except Exception:  # noqa: BLE001 - any failure is this attack's result
                     error = traceback.format_exc(limit=-3)
-            seconds, stall_ms = time.monotonic() - started, probe.longest_ms
+            seconds, (stall_ms, *login_ms) = time.monotonic() - started, [probe.longest_ms for probe in probes]
             stalls = target.stalls()[seen:]
             target.release()
             if not error:
@@ -164,9 +195,9 @@ def run_attack(attack: Attack, template: Path) -> Result:
                     target.check_serves()
                 except Exception:  # noqa: BLE001 - as above
                     error = traceback.format_exc(limit=-2)
-            return Result(memory.grown_mb, memory.peak_mb, stall_ms, seconds, stalls, error)
+            return Result(memory.grown_mb, memory.peak_mb, stall_ms, seconds, stalls, sum(login_ms), error)
         finally:
-            if probe is not None:
+            for probe in probes:
                 probe.stop()
             target.stop()
 
@@ -178,6 +209,8 @@ def broken(attack: Attack, result: Result, *, busy: bool) -> list[str]:
         found.append("memory")
     if result.stall_ms > (max(attack.stall_ms, BUSY_STALL_MS) if busy else attack.stall_ms):
         found.append("stall")
+    if result.login_ms > (BUSY_LOGIN_MS if busy else LOGIN_MS):
+        found.append("login")
     if result.error:
         found.append("service")
     return found
@@ -202,7 +235,9 @@ def main() -> int:
     busy = load > BUSY_LOAD * (os.cpu_count() or 1)
     console = Console(width=160)
     console.print(f"load average {load:.2f}: the machine is {'busy' if busy else 'not busy'}")
-    table = Table("attack", "sends", "grown MB", "peak MB", "limit", "stall ms", "limit", "CPU ms", "s", "broken")
+    table = Table(
+        "attack", "sends", "grown MB", "peak MB", "limit", "stall ms", "limit", "CPU ms", "login ms", "s", "broken"
+    )
     failed = False
     folder = tempfile.TemporaryDirectory(prefix="oncelog-attacked-")
     for attack in chosen:
@@ -215,6 +250,7 @@ def main() -> int:
             f"{result.stall_ms:.0f}",
             str(stall_limit),
             str(result.cpu_ms),
+            f"{result.login_ms:.0f}" if attack.secured else "",
             f"{result.seconds:.1f}",
             ", ".join(found),
         ]
