@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import socket
 import ssl
 import struct
@@ -10,13 +11,17 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from oncelog import Admin
+from oncelog.errors import AuthenticationError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -24,6 +29,7 @@ from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from support.attacker import Attacker, Call, choose, codes, encoded, plain
 from support.certificates import DAY, Pair, authority, signed_by
 from support.locked_servers import Locked
+from support.processes import wait_until
 from support.secured_kafka import PASSWORD, USER
 
 VERSIONS: Call = (ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
@@ -230,6 +236,60 @@ def test_client_without_a_certificate_is_rejected(locked: Locked) -> None:
 def test_certificate_that_is_not_valid_is_rejected(locked: Locked, what: str, tmp_path: Path) -> None:
     own = written(tmp_path, FOREIGN[what](locked.authority))
     assert not answered(locked, "MUTUAL", context(locked, own))
+
+
+REASONS: dict[str, set[str]] = {
+    "no certificate": {"CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE"},
+    "expired": {"CERTIFICATE_EXPIRED", "CERTIFICATE_UNKNOWN"},
+    "foreign authority": {"UNKNOWN_CA", "CERTIFICATE_UNKNOWN"},
+    "for servers only": {"UNSUPPORTED_CERTIFICATE", "CERTIFICATE_UNKNOWN"},
+}
+"""The ends of OpenSSL's names for the alerts of our broker, and of Kafka, which mostly says CERTIFICATE_UNKNOWN."""
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+@pytest.mark.parametrize("what", REASONS)
+def test_alert_says_why_a_certificate_is_rejected(locked: Locked, what: str, version: str, tmp_path: Path) -> None:
+    """With TLS 1.3, the client has sent a request when the server rejects its certificate."""
+    own = written(tmp_path, FOREIGN[what](locked.authority)) if what in FOREIGN else None
+    tls = context(locked, own)
+    tls.minimum_version = tls.maximum_version = ssl.TLSVersion[version]
+    host, _, port = locked.addresses["MUTUAL"].rpartition(":")
+    reason = ""
+    with socket.create_connection((host, int(port)), timeout=60) as plain_socket:
+        try:
+            with tls.wrap_socket(plain_socket, server_hostname="localhost") as made:
+                made.sendall(encoded(VERSIONS))
+                made.recv(1)
+        except ssl.SSLError as error:
+            reason = error.reason or ""
+    assert any(reason.endswith(f"ALERT_{end}") for end in REASONS[what]), reason
+
+
+@pytest.mark.parametrize("what", ["no certificate", "expired", "foreign authority"])
+def test_clients_say_that_their_certificate_is_rejected(locked: Locked, what: str, tmp_path: Path) -> None:
+    ours: dict[str, Any] = {"security_protocol": "SSL", "ssl_ca_location": str(locked.ca)}
+    if what in FOREIGN:
+        certificate, key = written(tmp_path, FOREIGN[what](locked.authority))
+        ours |= {"ssl_certificate_location": str(certificate), "ssl_key_location": str(key)}
+    address = locked.addresses["MUTUAL"]
+    with pytest.raises(AuthenticationError, match="rejected the client's certificate"), Admin(address, **ours) as admin:
+        admin.list_topics()
+    options = {name.replace("_", "."): value for name, value in ours.items()}
+    errors: list[str] = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "rejected",
+            "error_cb": lambda error: errors.append(str(error)),
+            "logger": logging.getLogger("rejected"),
+            **options,
+        }
+    )
+    try:
+        wait_until(lambda: consumer.poll(0.1) or any("alert" in text for text in errors), f"the alert: {errors}")
+    finally:
+        consumer.close()
 
 
 def test_certificate_of_an_authority_between_is_accepted(locked: Locked, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from oncelog.net.admission import INSIDE, Arrival
+from oncelog.net.alerts import Attempt, attempt
 from oncelog.net.entrance import Entrance
 from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.security import Tls
@@ -128,6 +129,8 @@ class TlsAcceptor:
     async def _shake_hands(self, accepted: socket.socket, address: Any, arrival: Arrival) -> bool:
         """Do the handshake of a connection, and return whether it is complete."""
         context = await self._tls.context()
+        own = Attempt(accepted)
+        attempt.set(own)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 partial(self._protocol, arrival), accepted, ssl=context, ssl_handshake_timeout=DEADLINE_S
@@ -137,7 +140,10 @@ class TlsAcceptor:
             text = f"closed {host}:{address[1]}: the TLS handshake failed: {reason(error)}"
             self._lines.log("failed TLS handshakes", host, text)
             error.__traceback__ = None  # asyncio's frames would keep the connection until a garbage collection
+            await own.linger()
             return False
+        finally:
+            own.close()
         return True
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from oncelog.net.alerts import AlertingContext
 from oncelog.net.credentials import Secret
 from oncelog.net.threads import in_thread
 
@@ -121,7 +122,7 @@ class ServerTlsFiles:
 
     def load(self) -> ssl.SSLContext:
         """Return the settings for handshakes. Raises TlsFileError."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         if self.versions:
             context.minimum_version, context.maximum_version = min(self.versions), max(self.versions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.net import handshakes
+from oncelog.net import alerts, handshakes
 from oncelog.net.admission import ConnectionQuotas
 from oncelog.net.server import Limits, Listener, Server
 from oncelog.net.tls_files import OwnTls, ServerTlsFiles, Store
@@ -214,7 +215,7 @@ def test_closed_server_closes_connections_that_wait(loop: str, certificates: Cer
 @both_loops
 def test_lost_connections_are_freed_without_garbage_collection(loop: str, certificates: Certificates) -> None:
     """Each has 300 KB. A broker collects garbage so seldom that strangers could fill its memory."""
-    kinds = {"ServerConnection", "Session", "SSLProtocol", "SSLObject", "_SSLSocket"}
+    kinds = {"ServerConnection", "Session", "SSLProtocol", "AlertingObject", "_SSLSocket"}
 
     def found() -> list[str]:
         return sorted(name for each in gc.get_objects() if (name := type(each).__name__) in kinds)
@@ -254,5 +255,47 @@ def test_lost_connections_are_freed_without_garbage_collection(loop: str, certif
                 assert found() == before
             finally:
                 gc.enable()
+
+    run(loop, body)
+
+
+@both_loops
+def test_failed_handshake_sends_its_alert_before_the_connection_closes(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server(ssl.CERT_REQUIRED).load())) as server:
+
+            def reason() -> str:
+                """Return what a client learns that has no certificate, and has sent a request."""
+                with socket.create_connection(("127.0.0.1", server.port), timeout=60) as plain:
+                    try:
+                        with certificates.client().wrap_socket(plain, server_hostname=HOST) as made:
+                            made.sendall(framed(b"a"))
+                            made.recv(1)
+                    except ssl.SSLError as error:
+                        return str(error.reason)
+                return ""
+
+            assert "CERTIFICATE_REQUIRED" in await asyncio.get_running_loop().run_in_executor(None, reason)
+            await until(lambda: not server.ports.handshakes)
+
+    run(loop, body)
+
+
+@both_loops
+def test_connections_that_were_sent_an_alert_count_as_handshakes(
+    loop: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "MOST", 3)
+    monkeypatch.setattr(alerts, "LINGER_S", 60)
+
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            clients = [await Client.connect(server) for _ in range(5)]
+            for client in clients:
+                with contextlib.suppress(ConnectionError):  # the oldest were closed for the others
+                    await client.send(framed(b"plain text"))
+                    await client.loop.sock_recv(client.socket, 1000)
+            assert server.ports.handshakes <= 3
+            assert await ask(server, certificates.client(), b"a") == [b"echo:a"]
 
     run(loop, body)
