@@ -157,7 +157,7 @@ class Login:
         session.request_limit = min(self._whole, logins.security.max_receive_size)
         self._deadline: Any = session.drop(LOGIN_S, "it has not logged in")
         """The timer that closes the connection, until the login is complete or the connection is lost."""
-        self._end_of_wait = session.on_disconnect(self._stop_waiting)
+        self._end_of_wait: Any = session.on_disconnect(self._stop_waiting)
 
     def check(self, api_key: int) -> None:
         """Raise BadFrameError, which closes the connection, if a request of this API is not admitted now."""
@@ -242,11 +242,11 @@ class Login:
         self._session.drop(0, "it has not logged in, and too many others log in")
 
     def _stop_waiting(self) -> None:
-        """Cancel the deadline. The timer would keep a lost connection in memory."""
+        """Cancel the deadline, and drop what would keep a lost connection in memory."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._end_of_wait.remove()
-            self._deadline = None
+            self._deadline = self._end_of_wait = None
             self._logins.ended(self)
 
     def _end(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import pytest
 
@@ -103,6 +105,25 @@ def test_oldest_of_too_many_logins_ends(monkeypatch: pytest.MonkeyPatch) -> None
     assert wrong.kept[2:] == oldest.kept[1:], "a rejected login counts until its connection is closed"
     assert complete.kept == lost.kept == []
     assert all(len(each.kept) == 1 for each in newest)
+
+
+def test_login_is_freed_with_its_connection() -> None:
+    """It may hold messages of 500 KB, and a broker collects garbage seldom."""
+
+    class Marked(Login):
+        pass
+
+    found = Deadlines()
+    gc.collect()
+    gc.disable()
+    try:
+        login = weakref.ref(Marked(listener(), found.session))
+        assert login() is not None
+        found.session.disconnected()
+        found.session.lost()
+        assert login() is None
+    finally:
+        gc.enable()
 
 
 def test_salt_of_an_unknown_user_changes_with_a_restart_and_that_of_a_known_user_does_not() -> None:
