@@ -75,7 +75,7 @@ class Attacker:
     def end(self) -> None:
         """Send no more."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)  # that of SSLSocket ends the decryption, too
 
     def answer(self, call: Call) -> Any:
         """Return the next response, which must be that of `call`, or None if the connection is closed."""

@@ -48,6 +48,7 @@ PARTS = {
     "many-partitions": Part(".venv/bin/python -m support.many_partitions --seed {seed}", 1, 10),
     "compiled-many-partitions": Part(f"{COMPILED} -m support.many_partitions --seed {{seed}}", 1, 10),
     "fuzz": Part("scripts/fuzz --inputs 1000000 --seed {seed}", 1, 5),
+    "fuzz-sockets": Part("scripts/fuzz sockets --inputs 50000 --seed {seed}", 1, 3),
     "bounce": Part("scripts/bounce --seconds 60 --seed {seed}", 1, 3),
     "bounce-secured": Part("scripts/bounce --secured --seconds 60 --seed {seed}", 1, 3),
     "chaos": Part("scripts/chaos --brokers 3 --rounds 10 --records 200000 --seed {seed}", 1, 10),
