@@ -1,4 +1,4 @@
-"""Tell a client with a TLS alert why its handshake failed.
+"""TLS handshakes of a server that send an alert if they fail, and that tell when the costly step is done.
 
 OpenSSL writes the alert into memory, but asyncio and uvloop close the connection without sending it. So the client
 could not tell an expired certificate from a lost connection.
@@ -18,15 +18,28 @@ LINGER_S = 0.1
 requests. As long as Kafka's `connection.failed.authentication.delay.ms`."""
 
 
+REQUEST_BYTES = 300
+"""A HelloRetryRequest is smaller, and an answer with a certificate is larger."""
+
+
 class Attempt:
     """The handshake of one accepted connection. The event loop closes its socket when the handshake fails."""
 
     def __init__(self, accepted: socket.socket) -> None:
         self._accepted = accepted
         self._kept: socket.socket | None = None
+        self.unanswered = False
+        """The handshake has begun, and its costly step is still to come."""
+        self._answered = False
+
+    def paused(self, written: int) -> None:
+        """Record that the server waits for the client, and has written some bytes before."""
+        self._answered = self._answered or written > REQUEST_BYTES
+        self.unanswered = not self._answered
 
     def send(self, alert: bytes) -> None:
         """Send an alert, and nothing after it. Keep the connection for `linger`."""
+        self.unanswered = False
         with contextlib.suppress(OSError):  # the client has gone, or does not read
             self._kept = self._accepted.dup()
             self._kept.send(alert)
@@ -48,7 +61,11 @@ attempt: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 
 class AlertingObject(ssl.SSLObject):
-    """One handshake, then one connection."""
+    """One handshake, then one connection.
+
+    The server's answer to the first message is the costly step, because it has a signature. If the server asks for
+    another first message (HelloRetryRequest), the step is still to come.
+    """
 
     outgoing: ssl.MemoryBIO
     attempt: Attempt | None
@@ -58,6 +75,8 @@ class AlertingObject(ssl.SSLObject):
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if self.attempt is not None:
+                self.attempt.paused(self.outgoing.pending)
             raise
         except ssl.SSLError:
             if self.attempt is not None and (alert := self.outgoing.read()):

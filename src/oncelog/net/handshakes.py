@@ -1,7 +1,9 @@
 """Accept connections with TLS. Each handshake is a task with a deadline, and a listener has a limited number of them.
 
-A handshake may block the event loop for a millisecond. If a listener has too many handshakes in progress, it cancels
-the oldest: the handshake of an honest client is complete after two round trips.
+The answer to a client's first message may block the event loop for a millisecond. If a listener has too many handshakes
+in progress, it cancels the oldest: the handshake of an honest client is complete after two round trips. If too many
+clients have no answer yet, it cancels the oldest of these: an honest client sends its first message at once. They could
+send it all at the same moment.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from oncelog.net.server_options import plain_host
 
 MOST = 128
 """The number of handshakes that a listener may have in progress."""
+MOST_UNANSWERED = 32
+"""How many of them may be without the answer to the first message."""
 DEADLINE_S = 10.0
 """How long a client may take for its handshake."""
 RETRY_S = 1.0
@@ -57,7 +61,7 @@ class TlsAcceptor:
         self._accepting: list[asyncio.Task[None]] = []
         self._waiting: dict[Arrival, tuple[socket.socket, Any]] = {}
         """The connections that are not admitted yet, with their addresses."""
-        self._handshakes: dict[asyncio.Task[bool], tuple[socket.socket, Arrival]] = {}
+        self._handshakes: dict[asyncio.Task[bool], tuple[socket.socket, Arrival, Attempt]] = {}
         """Tasks of the handshakes in progress, oldest first, with their connections."""
 
     @property
@@ -111,25 +115,33 @@ class TlsAcceptor:
         if arrival.state != INSIDE:
             accepted.close()
             return
-        if len(self._handshakes) >= MOST:
-            next(iter(self._handshakes)).cancel()
-        task = asyncio.get_running_loop().create_task(self._shake_hands(accepted, address, arrival))
-        self._handshakes[task] = accepted, arrival
+        self._make_room()
+        own = Attempt(accepted)
+        task = asyncio.get_running_loop().create_task(self._shake_hands(accepted, address, arrival, own))
+        self._handshakes[task] = accepted, arrival, own
         task.add_done_callback(self._ended)
+
+    def _make_room(self) -> None:
+        """Cancel the oldest handshakes if there are too many. Those that have just been accepted may still begin."""
+        unanswered = [task for task, (_, _, own) in self._handshakes.items() if own.unanswered]
+        if excess := unanswered[: max(0, len(unanswered) - MOST_UNANSWERED + 1)]:
+            for task in excess:
+                task.cancel()
+        elif len(self._handshakes) >= MOST:
+            next(iter(self._handshakes)).cancel()
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         """Close the connection, unless its handshake is complete. A task may be cancelled before its first step."""
-        accepted, arrival = self._handshakes.pop(task)
+        accepted, arrival, _ = self._handshakes.pop(task)
         if task.cancelled() or task.exception() is not None or not task.result():
             with contextlib.suppress(OSError):  # uvloop keeps the connection if a handshake is cancelled
                 accepted.shutdown(socket.SHUT_RDWR)
             accepted.close()
             self._entrance.leave(arrival)
 
-    async def _shake_hands(self, accepted: socket.socket, address: Any, arrival: Arrival) -> bool:
+    async def _shake_hands(self, accepted: socket.socket, address: Any, arrival: Arrival, own: Attempt) -> bool:
         """Do the handshake of a connection, and return whether it is complete."""
         context = await self._tls.context()
-        own = Attempt(accepted)
         attempt.set(own)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -152,6 +152,65 @@ def test_flood_of_handshakes_ends_the_oldest(
     run(loop, body)
 
 
+def flight(context: ssl.SSLContext) -> bytes:
+    """Return the first message of a client."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=HOST).do_handshake()
+    return outgoing.read()
+
+
+@both_loops
+def test_clients_without_an_answer_give_way_before_others(
+    loop: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could send their first message all at once, and the answer costs a signature."""
+    monkeypatch.setattr(handshakes, "MOST_UNANSWERED", 3)
+
+    async def body() -> None:
+        async with serving(OwnTls(certificates.server().load())) as server:
+            hello = flight(certificates.client())
+            for _ in range(10):
+                answered = await Client.connect(server)
+                await answered.send(hello)
+                assert await answered.loop.sock_recv(answered.socket, 100_000)
+            silent = []
+            for _ in range(10):
+                silent.append(await Client.connect(server))
+                port = silent[-1].socket.getsockname()[1]
+                await until(lambda port=port: begun(server, port))
+            assert all([await each.closed() for each in silent[:7]])
+            await until(lambda: server.ports.handshakes == 13)
+            assert await ask(server, certificates.client(), b"a") == [b"echo:a"]
+
+    run(loop, body)
+
+
+@both_loops
+def test_client_that_is_asked_for_another_first_message_has_no_answer(loop: str, certificates: Certificates) -> None:
+    async def body() -> None:
+        tls = certificates.server().load()
+        tls.set_ecdh_curve("secp384r1")  # clients begin with another one
+        async with serving(OwnTls(tls)) as server:
+            asked = await Client.connect(server)
+            await asked.send(flight(certificates.client()))
+            assert b"\xcf\x21\xad\x74" in await asked.loop.sock_recv(asked.socket, 100_000)  # HelloRetryRequest
+            assert [own.unanswered for _, _, own in acceptor(server)] == [True]
+
+    run(loop, body)
+
+
+def begun(server: Server, port: int) -> bool:
+    """Return whether the handshake of the client with this port is in progress, and is the newest one."""
+    newest, _, own = acceptor(server)[-1]
+    return own.unanswered and newest.getpeername()[1] == port
+
+
+def acceptor(server: Server) -> list[Any]:
+    """Return the handshakes in progress of the only listener."""
+    return list(server.ports._acceptors[0]._handshakes.values())
+
+
 @both_loops
 def test_server_closes_during_a_handshake(loop: str, certificates: Certificates) -> None:
     async def body() -> None:
