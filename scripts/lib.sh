@@ -115,6 +115,20 @@ debian() {
     fi
 }
 
+# Unpack Debian's Prometheus, once, and set ONCELOG_PROMETHEUS to the folder of its programs. Installing it would start it.
+prometheus() {
+    ONCELOG_PROMETHEUS=${ONCELOG_PROMETHEUS:-$ROOT/.cache/prometheus/usr/bin}
+    export ONCELOG_PROMETHEUS
+    if [ "$ONCELOG_PROMETHEUS" = "$ROOT/.cache/prometheus/usr/bin" ] && [ ! -x "$ONCELOG_PROMETHEUS/promtool" ]; then
+        command -v apt-get >/dev/null 2>&1 || die "needs Prometheus: set ONCELOG_PROMETHEUS to the folder of its programs"
+        say "Fetching Debian's Prometheus (about 100 MB) into .cache/prometheus"
+        rm -rf "$ROOT/.cache/prometheus"
+        mkdir -p "$ROOT/.cache/prometheus"
+        { apt-get update -qq && (cd "$ROOT/.cache/prometheus" && apt-get download -qq prometheus 2>/dev/null &&
+            dpkg -x prometheus_*.deb . && rm prometheus_*.deb); } || die "could not fetch Debian's Prometheus"
+    fi
+}
+
 # Fetch Apache Kafka with its tools, once, and set ONCELOG_KAFKA_LIBS to the folder.
 apache_kafka() {
     debian default-jre-headless java

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("oncelog.cli.token:token", "Create, renew, expire and list delegation tokens."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster; change broker settings and features."),
     "top": ("oncelog.cli.top:top", "Show topics, groups, transactions and brokers, live."),
+    "metrics": ("oncelog.cli.metrics:metrics", "Print a board for Grafana and alerts for Prometheus."),
     "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
     "faults": ("oncelog.cli.faults:faults", "Run a proxy that causes faults between clients and brokers."),
     "story": ("oncelog.cli.story:story", "Show what may go wrong with records, groups and transactions."),
