@@ -12,6 +12,8 @@ import sys
 import threading
 from collections import deque
 
+from oncelog.broker.json_lines import own_line
+
 MOST_BYTES = 1024 * 1024
 """The bytes of log lines that may wait for the reader."""
 
@@ -57,9 +59,9 @@ class LineWriter:
     def _report(self) -> None:
         """Add a line with the number of dropped lines, if there are any."""
         if self._dropped:
-            text = f"oncelog: dropped {self._dropped} log lines, because stderr was not read in time\n"
+            text = f"oncelog: dropped {self._dropped} log lines, because stderr was not read in time"
             self._dropped = 0
-            self._add(text.encode())
+            self._add(f"{own_line(text, os.environ, level='WARNING')}\n".encode())
 
     def _run(self) -> None:
         while True:

@@ -28,6 +28,7 @@ from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.folder_locks import StartError, UnusableFolderError, locked
+from oncelog.broker.json_lines import own_line, wants_json
 from oncelog.broker.log_lines import STDERR
 from oncelog.broker.resources import allow_many_files, descriptor_limit, limit_garbage_collection, share_descriptors
 from oncelog.log.disk import full_disk, is_full
@@ -131,12 +132,12 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in STOP_SIGNALS if not (ignored and number == signal.SIGHUP)]
 
 
-def say(line: str) -> None:
-    """Print a line on stderr with one write, because other processes write there, too.
+def say(line: str, *, level: str = "INFO", broker: int | None = None) -> None:
+    """Print a line on stderr with one write, because other processes write there, too. As JSON, if that is wanted.
 
     A full disk or a closed pipe loses the line, but does not end the process. The caller waits for no reader.
     """
-    STDERR.write(f"{line}\n")
+    STDERR.write(f"{own_line(line, os.environ, level=level, broker=broker)}\n")
 
 
 def finish_output() -> None:
@@ -174,7 +175,7 @@ def _run_locked(launch: Launch) -> int:
                     os.unlink(pid_file)
     except (ConfigError, StartError, DiskFailureError) as error:
         if not launch.quiet:
-            say(f"oncelog: {error}")
+            say(f"oncelog: {error}", level="ERROR")
         return NO_LOG_DIRECTORY if isinstance(error, (DiskFailureError, UnusableFolderError)) else FAILED
     return 0
 
@@ -239,7 +240,7 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         endpoint = broker.endpoint(first.name)
         ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
         if not stop.is_set():
-            say(f"[KafkaServer id={config.node_id}] started")
+            say(f"[KafkaServer id={config.node_id}] started", broker=config.node_id)
             await asyncio.to_thread(STDERR.drain, LAST_LINES_S)  # before `oncelog up` prints the address
             if supervisor is not None:
                 supervisor.sendall(msgspec.json.encode(ready) + b"\n")
@@ -425,17 +426,25 @@ def _write_pid(path: str) -> None:
 
 
 def _start_logging(node_id: int) -> logging.Logger:
-    """Log to stderr. Each line names the broker, because several brokers of `oncelog up` write to the same stream."""
+    """Log to stderr. Each line names the broker, because several brokers of `oncelog up` write to the same stream.
+
+    Raises ConfigError.
+    """
     import logging
 
-    from oncelog.broker.config.loggers import LineFormatter, start_levels
+    from oncelog.broker.config.loggers import JsonFormatter, LineFormatter, start_levels
 
     handler = logging.StreamHandler(STDERR)
-    line = f"%(asctime)s.%(msecs)03d [Broker id={node_id}] %(levelname)s %(name)s: %(message)s"
-    handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logger = logging.getLogger("oncelog.process")
+    if wants_json(os.environ):
+        handler.setFormatter(JsonFormatter(node_id))
+        sys.excepthook = lambda *error: logger.critical("the broker ends because of an error", exc_info=error)
+    else:
+        line = f"%(asctime)s.%(msecs)03d [Broker id={node_id}] %(levelname)s %(name)s: %(message)s"
+        handler.setFormatter(LineFormatter(line, "%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     start_levels(os.environ)
-    return logging.getLogger("oncelog.process")
+    return logger
 
 
 def main() -> None:

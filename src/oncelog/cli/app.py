@@ -12,7 +12,9 @@ from typing import NoReturn
 import click
 from click.core import ParameterSource
 
+from oncelog.broker.json_lines import FORMAT_VARIABLE
 from oncelog.cli.lazy import LazyGroup, examples
+from oncelog.cli.log_format import note, use_log_format, with_log_format
 from oncelog.version import __version__, build
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -62,6 +64,7 @@ def _set_log_level(context: click.Context, option: click.Parameter, text: str | 
         raise click.BadParameter(f"{error}{found}", context, option) from None
     line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=line, datefmt="%Y-%m-%d %H:%M:%S")
+    use_log_format()
 
 
 @click.group(
@@ -86,6 +89,7 @@ def _set_log_level(context: click.Context, option: click.Parameter, text: str | 
     callback=_set_log_level,
     help="Log to stderr, for example at DEBUG. Also LOGGER=LEVEL, separated by commas.",
 )
+@with_log_format(envvar=FORMAT_VARIABLE)
 def oncelog() -> None:
     """Run a broker that speaks Kafka's protocol, and administer any Kafka cluster."""
 
@@ -196,7 +200,7 @@ def _own_advice(error: Exception) -> str:
 
 
 def _fail(error: Exception, sentence: str) -> NoReturn:
-    print(f"oncelog: {sentence}", file=sys.stderr)
+    note(sentence, level="ERROR")
     from oncelog.broker.process import TRACE_VARIABLE
 
     if os.environ.get(TRACE_VARIABLE):

@@ -10,6 +10,7 @@ from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.process import Launch, run
 from oncelog.cli.broker_settings import gather, warn_of_access, with_settings
 from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import with_log_format
 from oncelog.cli.scram_users import scram_users, with_users
 
 
@@ -23,6 +24,7 @@ from oncelog.cli.scram_users import scram_users, with_users
 )
 @with_settings
 @with_users
+@with_log_format()
 def broker(
     config_file: str, assignments: tuple[str, ...], add_scram: tuple[str, ...], scram_files: tuple[str, ...]
 ) -> int:

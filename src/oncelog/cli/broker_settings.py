@@ -14,6 +14,7 @@ from oncelog.broker.config.listeners import require_broker_listener
 from oncelog.broker.config.settings import load, misspelled
 from oncelog.broker.config.sources import environment_settings, set_option
 from oncelog.broker.process import TopicSpec
+from oncelog.cli.log_format import note
 from oncelog.net.properties import parse_properties
 from oncelog.protocol.addresses import bracketed
 
@@ -76,11 +77,11 @@ def warn_of_access(*brokers: dict[str, str]) -> None:
             security = config.security.get(listener.name)
             if not _is_loopback(listener.host) and not (security is not None and security.identifies):
                 shown = f"{bracketed(listener.host or '0.0.0.0')}:{listener.port}"
-                click.echo(
-                    f"oncelog: WARNING: every program that reaches {shown} can read, change and delete all data, "
-                    "because the listener requires no login. Limit access with a firewall, secure the broker, or "
-                    "listen on 127.0.0.1.",
-                    err=True,
+                note(
+                    f"WARNING: every program that reaches {shown} can read, change and delete all data, because the "
+                    "listener requires no login. Limit access with a firewall, secure the broker, or listen on "
+                    "127.0.0.1.",
+                    level="WARNING",
                 )
                 return
 

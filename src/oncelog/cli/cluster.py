@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from oncelog import errors
-from oncelog.cli.common import connected, existing, formatted, note, open_admin, show
+from oncelog.cli.common import connected, existing, formatted, open_admin, show
 from oncelog.cli.lazy import LazyGroup, examples
+from oncelog.cli.log_format import note
 
 cluster = LazyGroup(
     "cluster",

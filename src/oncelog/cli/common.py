@@ -215,11 +215,6 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
-def note(text: str) -> None:
-    """Print a remark on stderr. The command succeeds nevertheless."""
-    click.echo(f"oncelog: {text}", err=True)
-
-
 @contextmanager
 def existing(topic: str, partition: int | None = None) -> Iterator[None]:
     """Replace the error for an unknown topic: say how to list all topics, not how to create one."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from oncelog import errors
-from oncelog.cli.common import connected, formatted, note, open_admin, open_cluster
+from oncelog.cli.common import connected, formatted, open_admin, open_cluster
 from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note
 from oncelog.cli.partition_tailer import (
     BEGINNING,
     END,

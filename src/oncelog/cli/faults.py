@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS, note
+from oncelog.cli.common import BROKERS_OPTIONS, BROKERS_VARIABLE, DEFAULT_BROKERS
 from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note
 
 if TYPE_CHECKING:
     from oncelog.faults.proxy import FaultProxy

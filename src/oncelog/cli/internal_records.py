@@ -13,7 +13,8 @@ from uuid import UUID
 import click
 
 from oncelog import errors
-from oncelog.cli.common import moment, note, open_cluster, printable
+from oncelog.cli.common import moment, open_cluster, printable
+from oncelog.cli.log_format import note
 from oncelog.cli.partition_tailer import BEGINNING, READ_COMMITTED, READ_UNCOMMITTED, Marker, PartitionTailer
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from oncelog.cli.common import connected, formatted, note, open_admin, show
+from oncelog.cli.common import connected, formatted, open_admin, show
 from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note
 
 if TYPE_CHECKING:
     from oncelog import Producer

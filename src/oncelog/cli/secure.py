@@ -16,6 +16,7 @@ from oncelog.broker.config.authorizers import STANDARD_AUTHORIZER
 from oncelog.broker.config.settings import load
 from oncelog.broker.folder_locks import StartError
 from oncelog.broker.process import METADATA_FILE, ScramUser
+from oncelog.cli.log_format import note
 from oncelog.cli.secure_files import (
     AUTHORITY,
     BROKER,
@@ -84,10 +85,10 @@ def lines_for_clients(files: SecureFiles, addresses: str) -> list[str]:
 def mention_files(settings: Mapping[str, str], data: str) -> None:
     """Print a line if earlier starts had `--secure`, but this one lacks it and has no permissions."""
     if SecureFiles(data).exists() and not load(settings).authorizer_class_name:
-        click.echo(
-            f"oncelog: WARNING: {os.path.join(data, FOLDER)} was created by --secure, which this start lacks: clients "
-            "need no login and no permission. Add --secure, or delete that directory",
-            err=True,
+        note(
+            f"WARNING: {os.path.join(data, FOLDER)} was created by --secure, which this start lacks: clients need no "
+            "login and no permission. Add --secure, or delete that directory",
+            level="WARNING",
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from oncelog.cli.common import BROKERS_OPTIONS, note, open_admin, quiet
+from oncelog.cli.common import BROKERS_OPTIONS, open_admin, quiet
 from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note
 
 ALL = "all"
 

@@ -16,12 +16,12 @@ from oncelog.cli.common import (
     connected,
     formatted,
     moment,
-    note,
     open_admin,
     require_all_answers,
     show,
 )
 from oncelog.cli.lazy import LazyGroup, examples
+from oncelog.cli.log_format import note
 from oncelog.coordinator.transactions.metadata import TransactionState
 from oncelog.protocol.errors import ErrorCode
 

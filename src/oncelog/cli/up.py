@@ -30,6 +30,7 @@ from oncelog.cli.broker_settings import (
 )
 from oncelog.cli.changed_settings import ChangedSettings
 from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note, with_log_format
 from oncelog.cli.scram_users import scram_users, with_users
 from oncelog.cli.secure import lines_for_clients, mention_files, secured, with_own_listener
 from oncelog.cli.supervisor import Supervisor
@@ -86,6 +87,7 @@ MOST_BROKERS = 64
     help="Require TLS and a login. Create a certificate and a user in the data directory, and print how to connect.",
 )
 @with_users
+@with_log_format()
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 @click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
@@ -152,8 +154,8 @@ def up(
         if secure:
             chosen_by_secure, users, files = secured(each, folder, users)
             each = [settings | chosen_by_secure for settings in each]
-            for note in files.notes:
-                click.echo(f"oncelog: {note}", err=True)
+            for text in files.notes:
+                note(text)
         else:
             mention_files(each[0], folder)
         launches = [
@@ -219,10 +221,7 @@ def _launch(
     for key in ("log.dirs", "log.dir"):
         if number == 1 and key in settings and settings[key] != log_dirs:
             instead = f"ignored, because `oncelog up` keeps its data in {folder}"
-            click.echo(
-                f"oncelog: {key}={settings[key]} is {instead}; to change that, use --data or --set log.dirs=...",
-                err=True,
-            )
+            note(f"{key}={settings[key]} is {instead}; to change that, use --data or --set log.dirs=...")
     kept = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
     if brokers > 1 and LOST in kept:  # the others are unknown until they have started once
         others = [os.path.join(folder, f"{LOG_DIR_PREFIX}{each}") for each in range(1, brokers + 1) if each != number]
@@ -365,8 +364,7 @@ def _mention_data_above(folder: str) -> None:
     while True:
         other = os.path.join(above, DEFAULT_DATA)
         if other != folder and os.path.exists(os.path.join(other, METADATA_FILE)):
-            text = f"oncelog: {folder} is new, but {other} contains older data; to use it, pass --data {other}"
-            click.echo(text, err=True)
+            note(f"{folder} is new, but {other} contains older data; to use it, pass --data {other}")
             return
         above, below = os.path.dirname(above), above
         if above == below:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from oncelog.broker.config.changes import Change, ConfigOperation
 from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.json_lines import json_line
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 ROOT = "root"
@@ -114,3 +116,26 @@ class LineFormatter(logging.Formatter):
         if not message.isprintable():
             record.message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
         return super().formatMessage(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """Write a record as one JSON object on one line, with its traceback in `exception`."""
+
+    def __init__(self, broker: int | None = None) -> None:
+        """Create a formatter. `broker` is the id in each object, None: there is none."""
+        super().__init__()
+        self._broker = broker
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        parts = [self.formatException(record.exc_info)] if record.exc_info else [record.exc_text or ""]
+        if record.stack_info:
+            parts.append(self.formatStack(record.stack_info))
+        return json_line(
+            record.getMessage(),
+            level=record.levelname,
+            logger=record.name,
+            at=datetime.fromtimestamp(record.created, UTC),
+            broker=self._broker,
+            exception="\n".join(filter(None, parts)),
+        )
