@@ -53,6 +53,8 @@ EDGES = {
     "faults/streams.py": frozenset({"asyncio"}),
     "broker/process.py": WORLD,
     "broker/folder_locks.py": frozenset({"os", "time"}),
+    "broker/service_manager.py": frozenset({"socket"}),
+    "broker/vitals.py": frozenset({"asyncio", "socket"}),
     "broker/log_lines.py": frozenset({"os", "threading"}),
     "broker/resources.py": frozenset({"time"}),
     "broker/metrics/process.py": frozenset({"os", "time"}),

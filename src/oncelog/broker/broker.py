@@ -73,6 +73,7 @@ from oncelog.net.unsent import Unsent
 
 if TYPE_CHECKING:
     from oncelog.broker.metrics.endpoint import MetricsEndpoint
+    from oncelog.broker.metrics.health import Health
 
 
 class Broker:
@@ -255,7 +256,6 @@ class Broker:
         """Create the server of the metrics. Its modules are imported only if it is wanted."""
         from oncelog.broker.metrics.collect import Collector
         from oncelog.broker.metrics.endpoint import MetricsEndpoint
-        from oncelog.broker.metrics.health import Health
         from oncelog.broker.metrics.loop_watch import LoopWatch
         from oncelog.broker.metrics.process import Process
 
@@ -275,8 +275,13 @@ class Broker:
             clock=clock,
             now_ms=self.now_ms,
         )
-        health = Health(self.membership, self.metadata, self.partitions, self._coordinators)
-        return MetricsEndpoint(collector, health, self.log)
+        return MetricsEndpoint(collector, self.health(), self.log)
+
+    def health(self) -> Health:
+        """Return what knows whether the broker is ready for clients."""
+        from oncelog.broker.metrics.health import Health
+
+        return Health(self.membership, self.metadata, self.partitions, self._coordinators)
 
     def _metering(self, config: BrokerConfig) -> Metering:
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import logging
 
     from oncelog.broker.broker import Broker
+    from oncelog.broker.vitals import Listener
     from oncelog.cluster.image import MetadataImage
 
 FAILED = 1
@@ -108,6 +109,10 @@ class Launch(msgspec.Struct, frozen=True):
 
     If the other end is closed, the supervisor stops all brokers, or has died, so the broker stops without handing over.
     """
+    reports: bool = False
+    """Whether to send `service_manager.READY_LINE` to the supervisor, when the broker is ready as `/ready` says."""
+    beat_s: float = 0.0
+    """Then send `service_manager.ALIVE_LINE` at this interval in seconds, 0: never."""
 
     def __repr__(self) -> str:
         return f"Launch(settings={sorted(self.settings)}, metadata={self.metadata!r})"
@@ -234,6 +239,7 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
     supervisor = _supervisor(launch.supervisor_fd)
     if supervisor is not None:
         loop.add_reader(supervisor.fileno(), stop.set)
+    listener, beat_s = _listener(launch, supervisor)
     async with _started(config, launch, stop) as broker:
         limit_garbage_collection()
         first = config.client_listeners[0]
@@ -245,7 +251,11 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
             if supervisor is not None:
                 supervisor.sendall(msgspec.json.encode(ready) + b"\n")
         broker.failed.add_done_callback(lambda _: stop.set())
+        vitals = _vitals(broker, listener, beat_s, ready.advertised)
         await stop.wait()
+        if listener is not None:
+            vitals.cancel()
+            listener.stopping("stopping: closing connections and logs")
         together = False
         if supervisor is not None:
             loop.remove_reader(supervisor.fileno())
@@ -254,6 +264,33 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
         await broker.stop(together=together)
         if broker.failed.done():
             raise DiskFailureError(f"stopped broker {config.node_id}: {broker.failed.result()}")
+
+
+def _listener(launch: Launch, supervisor: socket.socket | None) -> tuple[Listener | None, float]:
+    """Return what wants to know how the broker is, and the seconds between two signs of life, 0 for none."""
+    import logging
+
+    from oncelog.broker.service_manager import ServiceManager
+    from oncelog.broker.vitals import SupervisorLink
+
+    if supervisor is not None:
+        return (SupervisorLink(supervisor), launch.beat_s) if launch.reports else (None, 0.0)
+    manager = ServiceManager.from_environment(os.environ, os.getpid(), logging.getLogger("oncelog.process"))
+    if manager is None:
+        return None, 0.0
+    manager.status("starting")
+    return manager, manager.watchdog_s / 2
+
+
+def _vitals(broker: Broker, listener: Listener | None, beat_s: float, address: str) -> asyncio.Future[None]:
+    """Report to the listener until the future is cancelled. Without a listener, do nothing."""
+    import asyncio
+
+    from oncelog.broker.vitals import report
+
+    if listener is None:
+        return asyncio.get_running_loop().create_future()
+    return asyncio.ensure_future(report(broker.health().missing, listener, beat_s, address))
 
 
 @contextlib.asynccontextmanager

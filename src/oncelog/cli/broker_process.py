@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready
+from oncelog.broker.service_manager import ALIVE_LINE, READY_LINE
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 5.0
@@ -69,6 +70,10 @@ class BrokerProcess:
         """The first message of the broker: it has accepted requests at least once."""
         self.failed = False
         """Whether a process of this broker has ended before it was ready. The supervisor restarts it."""
+        self.healthy = False
+        """Whether the running process has said that it is ready, as `/ready` says. Only if `launch.reports`."""
+        self.alive = False
+        """Whether a sign of life has arrived. The supervisor resets it."""
         self.link: socket.socket | None = None
         """The socket to the running process, or None. `read_link` must be called when it is readable."""
         self.restart_at: float | None = None
@@ -101,6 +106,7 @@ class BrokerProcess:
             self._say(f"cannot start {self.name}: {error.strerror}; retrying in {wait_s:g} s")
             return
         self._received, self._accepts = b"", False
+        self.healthy = self.alive = False
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         """Create a process. Return it, and the socket that it sends `Ready` to. Raises OSError."""
@@ -132,15 +138,22 @@ class BrokerProcess:
             return True
         except ConnectionError:
             return False
-        self._received += data
-        if data.endswith(b"\n"):
-            self._accepts = True
-            if self.ready is None:
-                self.ready = msgspec.json.decode(self._received, type=Ready)
-                self.join_alone()
-                if self.failed or self._late:
-                    self._say(f"{self.name} is ready now, at {self.ready.advertised}")
+        *lines, self._received = (self._received + data).split(b"\n")
+        for line in lines:
+            self._hear(line + b"\n")
         return bool(data)
+
+    def _hear(self, line: bytes) -> None:
+        """Take note of one line that the broker has sent: first `Ready`, then how it is."""
+        if line in (READY_LINE, ALIVE_LINE):
+            self.healthy = self.alive = True
+            return
+        self._accepts = True
+        if self.ready is None:
+            self.ready = msgspec.json.decode(line, type=Ready)
+            self.join_alone()
+            if self.failed or self._late:
+                self._say(f"{self.name} is ready now, at {self.ready.advertised}")
 
     def join_alone(self) -> None:
         """Start the next process without topics, and without waiting for other brokers.

@@ -45,3 +45,11 @@ def use_log_format() -> None:
 def note(text: str, *, level: str = "INFO") -> None:
     """Print a line of a command on stderr, in the chosen format."""
     click.echo(own_line(f"{OWN_PREFIX}{text}", os.environ, level=level), err=True)
+
+
+class Warnings:
+    """A logger for code of the broker that a command runs: its warnings are remarks of the command."""
+
+    def warning(self, message: str, *arguments: object) -> None:
+        """Print a line on stderr."""
+        note(message % arguments, level="WARNING")

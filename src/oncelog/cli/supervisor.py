@@ -24,7 +24,9 @@ from oncelog.broker.process import (
     say,
     stop_signals,
 )
+from oncelog.broker.service_manager import ServiceManager
 from oncelog.cli.broker_process import BrokerProcess
+from oncelog.cli.brokers_vitals import BrokersVitals
 from oncelog.cli.changed_settings import ChangedSettings
 from oncelog.cli.kept_ports import KeptPorts
 
@@ -61,14 +63,16 @@ class Supervisor:
         parent: int | None = None,
         faults: bool = False,
         ready_lines: Callable[[str], Sequence[str]] | None = None,
+        manager: ServiceManager | None = None,
     ) -> None:
         """Create a supervisor. `parent`: stop the brokers when this process ends. None: do not watch any process.
 
         `changes`: a broker that starts again uses the changed settings.
         `faults`: obey HOLD and RESTART. Otherwise, print a line and ignore these signals. When the brokers are ready,
         print the lines that `ready_lines` returns for their addresses on stderr: the first one as a line of oncelog,
-        and the others as they are.
+        and the others as they are. `manager`: tell it when the brokers are ready, and whether all of them are alive.
         """
+        self._vitals = BrokersVitals(manager)
         self._handled = (*stop_signals(), signal.SIGCHLD, HOLD, RESTART)
         self._faults = faults
         self._changes = changes
@@ -76,7 +80,9 @@ class Supervisor:
         self._ports = KeptPorts()
         self._started: set[str] = set()
         """The names of the brokers that were started at least once."""
-        self._brokers = [BrokerProcess(launch, restart=restart, say=_say) for launch in launches]
+        self._brokers = [
+            BrokerProcess(self._vitals.reporting(launch), restart=restart, say=_say) for launch in launches
+        ]
         self._parent = parent
         self._announced = False
         self._announce_at: float | None = None
@@ -128,6 +134,8 @@ class Supervisor:
             elif broker.restart_at is not None and time.monotonic() >= broker.restart_at:
                 self._start(broker)
         self._announce_if_due()
+        if self._announced:
+            self._vitals.tell(self._brokers, time.monotonic())
         return None
 
     def _timeout(self) -> float | None:
@@ -138,6 +146,8 @@ class Supervisor:
             times.append(PARENT_POLL_S)
         if self._announce_at is not None and not self._announced:
             times.append(max(0.0, self._announce_at - now))
+        if (beat_at := self._vitals.beat_at) is not None:
+            times.append(max(0.0, beat_at - now))
         return min(times, default=None)
 
     def _signalled(self, numbers: bytes) -> None:
@@ -209,6 +219,7 @@ class Supervisor:
         `timeout` signals the process, and then its group.
         """
         hurried = False
+        self._vitals.stopping()
         running = [broker for broker in self._brokers if broker.process is not None]
         for broker in running:
             broker.terminate()

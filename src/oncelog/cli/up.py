@@ -17,6 +17,7 @@ import msgspec
 from oncelog.broker.config.sources import set_option
 from oncelog.broker.folder_locks import FolderLock, StartError
 from oncelog.broker.process import METADATA_FILE, Launch, TopicSpec, stop_signals
+from oncelog.broker.service_manager import ServiceManager
 from oncelog.cli.broker_settings import (
     gather,
     of_broker,
@@ -30,7 +31,7 @@ from oncelog.cli.broker_settings import (
 )
 from oncelog.cli.changed_settings import ChangedSettings
 from oncelog.cli.lazy import examples
-from oncelog.cli.log_format import note, with_log_format
+from oncelog.cli.log_format import Warnings, note, with_log_format
 from oncelog.cli.scram_users import scram_users, with_users
 from oncelog.cli.secure import lines_for_clients, mention_files, secured, with_own_listener
 from oncelog.cli.supervisor import Supervisor
@@ -175,6 +176,7 @@ def up(
             parent=parent,
             faults=fault_signals,
             ready_lines=lambda addresses: [] if files is None else lines_for_clients(files, addresses),
+            manager=ServiceManager.from_environment(os.environ, os.getpid(), Warnings()),
         ).run()
         lock.release()
     except StartError as error:
