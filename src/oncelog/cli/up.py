@@ -30,6 +30,7 @@ from oncelog.cli.broker_settings import (
     with_settings,
 )
 from oncelog.cli.changed_settings import ChangedSettings
+from oncelog.cli.kafka_image import with_kafka_image
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import Warnings, note, with_log_format
 from oncelog.cli.scram_users import scram_users, with_users
@@ -89,6 +90,7 @@ MOST_BROKERS = 64
 )
 @with_users
 @with_log_format()
+@with_kafka_image
 @click.option("--no-restart", is_flag=True, help="Exit when the broker dies, instead of restarting it.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 @click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
