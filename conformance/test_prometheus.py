@@ -23,6 +23,7 @@ from support.servers import OncelogCluster, ReplicatedCluster
 
 TOPIC, SPREAD, BLOCKED = "orders", "spread", "blocked"
 GROUP = "billing"
+RECORDS = 30
 DAY_MS = 86_400_000
 SERVED = re.compile(r"\[Broker id=(\d+)\].* serving metrics at http://127\.0\.0\.1:(\d+)/metrics")
 
@@ -74,13 +75,14 @@ def _traffic(bootstrap: str) -> None:
     _records(bootstrap)
     with Consumer(bootstrap, group_id=GROUP, auto_offset_reset="earliest") as consumer:
         consumer.subscribe([TOPIC])
-        wait_until(lambda: bool(list(consumer.poll(0.2))), "records are read")
+        read: list[object] = []
+        wait_until(lambda: len(read) == RECORDS or bool(read.extend(consumer.poll(0.2))), "all records are read")
         consumer.commit()
 
 
 def _records(bootstrap: str) -> None:
     with Producer(bootstrap, transactional_id="etl") as producer, producer.transaction() as transaction:
-        for number in range(30):
+        for number in range(RECORDS):
             transaction.send(TOPIC, str(number), partition=number % 3)
             transaction.send(SPREAD, str(number), partition=number % 6)
 

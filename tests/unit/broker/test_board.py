@@ -12,6 +12,7 @@ import pytest
 from oncelog.broker.metrics import alerts, board
 from oncelog.broker.metrics.catalog import catalog
 from oncelog.cli.app import oncelog
+from support.docs_blocks import ROOT
 
 COMMAND = re.compile(r"`oncelog ([^`]+)`")
 
@@ -52,6 +53,12 @@ def test_rules_name_metrics_of_the_catalog() -> None:
     for rule in alerts.rules():
         assert alerts.metrics_of(rule.expression) <= known, rule.name
     assert len({rule.name for rule in alerts.RULES}) == len(alerts.RULES)
+
+
+def test_page_explains_each_alert() -> None:
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
+    shown = re.findall(r"(?m)^\| `(Oncelog\w+)` \|", page)
+    assert sorted(shown) == sorted(rule.name for rule in alerts.RULES)
 
 
 @pytest.mark.parametrize("rule", alerts.RULES, ids=lambda rule: rule.name)
