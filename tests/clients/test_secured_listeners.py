@@ -15,7 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ScramMechanism, UserScramCredentialDeletion
 
-from oncelog import Admin, Consumer, Producer, errors
+from oncelog import Consumer, Producer, errors
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.metadata import MetadataRequest
@@ -28,10 +28,7 @@ from support.secured_oncelog import (
     USER,
     SecuredOncelog,
     add_scram_user,
-    certificates,
-    secured_settings,
 )
-from support.servers import OncelogCluster
 from support.wire import Wire
 
 WAYS = [
@@ -240,37 +237,3 @@ def test_scram_user_is_changed_and_deleted(secured: SecuredOncelog, name: str) -
     (future,) = admin.alter_user_scram_credentials([gone]).values()
     with pytest.raises(confluent_kafka.KafkaException, match="does not exist"):
         future.result(30)
-
-
-def test_three_brokers_log_in_at_each_other(tmp_path: Path, name: str) -> None:
-    made = certificates(tmp_path)
-    line = (
-        'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="hunter2-broker" '
-        f'user_broker="hunter2-broker" user_{USER}="{PASSWORD}";'
-    )
-    settings = {
-        **secured_settings(made),
-        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "plain.sasl.jaas.config": line,
-    }
-    options = {
-        "security_protocol": "SASL_SSL",
-        "ssl_ca_location": str(made.ca),
-        "sasl_mechanism": "PLAIN",
-        "sasl_username": USER,
-        "sasl_password": PASSWORD,
-    }
-    cluster = OncelogCluster(tmp_path, settings=settings, arguments=("--brokers", "3"))
-    try:
-        with Admin(cluster.bootstrap, **options) as admin:
-            admin.create_topics(name, 3, 3, {"min.insync.replicas": "3"})
-        with (
-            Producer(cluster.bootstrap, transactional_id=name, **options) as producer,
-            producer.transaction() as transaction,
-        ):
-            for partition in range(3):
-                transaction.send(name, b"x", partition=partition)
-    finally:
-        cluster.stop()
