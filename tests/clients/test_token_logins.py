@@ -1,27 +1,25 @@
-"""Clients of every project log in with tokens of an identity provider (OAUTHBEARER)."""
+"""Clients and brokers get a new token of an identity provider before theirs expires (OAUTHBEARER).
+
+`conformance/test_login_table.py` has the other clients, and wrong tokens.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiokafka
-import aiokafka.abc
 import confluent_kafka
-import kafka
-import kafka.net.sasl.oauth
 import pytest
 
-from oncelog import Admin, Producer, errors
+from oncelog import Admin, Producer
 from support.identity_provider import IdentityProvider, claims, key, signed
 from support.servers import OncelogCluster
 from support.token_servers import SERVERS, TokenServer, token_settings, values
 
-RSA, FOREIGN = key("RSA", "rsa"), key("RSA", "foreign")
+RSA = key("RSA", "rsa")
 NAMES = os.environ.get("ONCELOG_TEST_SERVERS", "oncelog").split(",")
 LIFE_S = 6
 """The life of the tokens of a client that must log in again."""
@@ -42,43 +40,24 @@ def guarded_by_tokens(
     server.stop()
 
 
-def token(life_s: int = 3600, private: Any = RSA) -> str:
-    return signed(private, claims(exp=int(time.time()) + life_s))
+def new_token(*_: str) -> tuple[str, int]:
+    """Return a token that expires soon, and when it does."""
+    expires = int(time.time()) + LIFE_S
+    return signed(RSA, claims(exp=expires)), expires
 
 
-def librdkafka(server: TokenServer, life_s: int = 3600, private: Any = RSA) -> dict[str, Any]:
-    def oauth_cb(_: str) -> tuple[str, float]:
-        expiry = int(time.time()) + life_s
-        return signed(private, claims(exp=expiry)), expiry
-
+def librdkafka(server: TokenServer) -> dict[str, Any]:
     return {
         "bootstrap.servers": server.login_address,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
-        "oauth_cb": oauth_cb,
+        "oauth_cb": new_token,
     }
-
-
-class KafkaPythonTokens(kafka.net.sasl.oauth.AbstractTokenProvider):
-    def token(self) -> str:
-        return token()
-
-
-class AiokafkaTokens(aiokafka.abc.AbstractTokenProvider):
-    async def token(self) -> str:
-        return token()
-
-
-def test_librdkafka_logs_in(guarded_by_tokens: TokenServer, name: str) -> None:
-    producer = confluent_kafka.Producer(librdkafka(guarded_by_tokens))
-    producer.produce(name, b"x")
-    assert producer.flush(60) == 0
-    assert values(guarded_by_tokens, name, 1) == [b"x"]
 
 
 def test_librdkafka_logs_in_again_before_its_token_expires(guarded_by_tokens: TokenServer, name: str) -> None:
     failures: list[str] = []
-    options = {**librdkafka(guarded_by_tokens, LIFE_S), "error_cb": lambda error: failures.append(str(error))}
+    options = {**librdkafka(guarded_by_tokens), "error_cb": lambda error: failures.append(str(error))}
     producer = confluent_kafka.Producer(options)
     ends = time.monotonic() + 2.5 * LIFE_S
     sent = 0
@@ -91,52 +70,6 @@ def test_librdkafka_logs_in_again_before_its_token_expires(guarded_by_tokens: To
     assert not failures
 
 
-def test_librdkafka_with_a_foreign_token_is_rejected(guarded_by_tokens: TokenServer, name: str) -> None:
-    failures: list[str] = []
-    options = {
-        **librdkafka(guarded_by_tokens, private=FOREIGN),
-        "error_cb": lambda error: failures.append(str(error)),
-    }
-    producer = confluent_kafka.Producer(options)
-    producer.produce(name, b"x")
-    deadline = time.monotonic() + 60
-    while not failures and time.monotonic() < deadline:
-        producer.poll(0.1)
-    producer.purge()
-    producer.flush(0)
-    assert "invalid_token" in str(failures)
-
-
-def test_kafka_python_logs_in(guarded_by_tokens: TokenServer, name: str) -> None:
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=guarded_by_tokens.login_address,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauth_token_provider=KafkaPythonTokens(),
-    )
-    producer.send(name, b"x").get(60)
-    producer.close()
-    assert values(guarded_by_tokens, name, 1) == [b"x"]
-
-
-def test_aiokafka_logs_in(guarded_by_tokens: TokenServer, name: str) -> None:
-    async def run() -> None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=guarded_by_tokens.login_address,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="OAUTHBEARER",
-            sasl_oauth_token_provider=AiokafkaTokens(),
-        )
-        await producer.start()
-        try:
-            await producer.send_and_wait(name, b"x")
-        finally:
-            await producer.stop()
-
-    asyncio.run(run())
-    assert values(guarded_by_tokens, name, 1) == [b"x"]
-
-
 def ours(provider: IdentityProvider) -> dict[str, Any]:
     return {
         "security_protocol": "SASL_PLAINTEXT",
@@ -147,19 +80,11 @@ def ours(provider: IdentityProvider) -> dict[str, Any]:
     }
 
 
-def test_our_client_logs_in_with_the_token_of_an_endpoint(
-    guarded_by_tokens: TokenServer, provider: IdentityProvider, name: str
-) -> None:
-    with Producer(guarded_by_tokens.login_address, **ours(provider)) as producer:
-        producer.send(name, b"x").result()
-    assert values(guarded_by_tokens, name, 1) == [b"x"]
-
-
 def test_our_client_logs_in_again_before_its_token_expires(guarded_by_tokens: TokenServer, name: str) -> None:
     options = {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "OAUTHBEARER",
-        "sasl_oauth_token_provider": lambda: (token(LIFE_S), time.time() + LIFE_S),
+        "sasl_oauth_token_provider": new_token,
     }
     ends = time.monotonic() + 2.5 * LIFE_S
     sent = 0
@@ -169,22 +94,6 @@ def test_our_client_logs_in_again_before_its_token_expires(guarded_by_tokens: To
             sent += 1
             time.sleep(0.1)
     assert values(guarded_by_tokens, name, sent) == [str(number).encode() for number in range(sent)]
-
-
-def test_our_client_shows_why_a_foreign_token_is_rejected(guarded_by_tokens: TokenServer) -> None:
-    options: dict[str, Any] = {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "OAUTHBEARER",
-        "sasl_oauth_token_provider": lambda: token(private=FOREIGN),
-        "max_block_ms": 5000,
-        "delivery_timeout_ms": 5000,
-        "request_timeout_ms": 2000,
-    }
-    with (
-        Producer(guarded_by_tokens.login_address, **options) as producer,
-        pytest.raises(errors.KafkaError, match="invalid_token"),
-    ):
-        producer.send("t", b"x").result()
 
 
 def test_three_brokers_log_in_at_each_other_again_and_again(

@@ -36,6 +36,7 @@ LONGEST = (
     "tests/features/test_log_compaction.py",
     "tests/simulation/test_cluster_worlds.py",
     "tests/unit/testing/test_plugin.py",
+    "conformance/test_login_table.py",
     "conformance/test_logins.py",
     "conformance/test_kafka_python_suite.py",
     "conformance/test_foreign_clients.py",

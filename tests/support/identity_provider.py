@@ -71,8 +71,8 @@ def symmetric(secret: bytes, content: Claims, kid: str) -> str:
 class IdentityProvider:
     """A server with `/keys`, and with `/token` for clients with `client_id` and `client_secret`.
 
-    Use it in a `with` block. `key_set`, `status` and `life_s` (of issued tokens) may change. `requests` counts the
-    requests for the keys.
+    Use it in a `with` block. `key_set`, `status`, and `life_s` and `subject` (of issued tokens) may change. `requests`
+    counts the requests for the keys.
     """
 
     client_id, client_secret = "broker-client", "hunter2-client"
@@ -82,6 +82,7 @@ class IdentityProvider:
         self.status = 200
         self.requests = 0
         self.life_s = 3600
+        self.subject = "broker"
         self.issued: list[str] = []
         self._private = keys[0]
         provider = self
@@ -119,8 +120,8 @@ class IdentityProvider:
         self.keys_url, self.token_url = f"{base}/keys", f"{base}/token"
 
     def token(self) -> str:
-        """Return a new token for the user `broker`."""
-        return signed(self._private, claims(sub="broker", exp=int(time.time()) + self.life_s))
+        """Return a new token for the user `subject`."""
+        return signed(self._private, claims(sub=self.subject, exp=int(time.time()) + self.life_s))
 
     def __enter__(self) -> IdentityProvider:
         self._thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from support.apache_kafka import port_of
@@ -15,21 +16,22 @@ BROKERS = 3
 class SecuredOncelogs:
     """Three brokers. `addresses` has the addresses of each listener by name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.certificates = certificates(folder)
         self._held = [each for _ in PROTOCOLS for each in _neighbours(BROKERS)]
         ports = dict(zip(PROTOCOLS, map(port_of, self._held[::BROKERS]), strict=True))
         self.addresses = {
             name: ",".join(f"127.0.0.1:{port + number}" for number in range(BROKERS)) for name, port in ports.items()
         }
-        settings = {
+        given = {
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in PROTOCOLS.items()),
             "listener.name.mutual.ssl.client.auth": "required",
             **REPLICATED,
             **secured_settings(self.certificates),
+            **(settings or {}),
         }
-        self._cluster = OncelogCluster(folder, settings=settings, arguments=("--brokers", str(BROKERS)))
+        self._cluster = OncelogCluster(folder, settings=given, arguments=("--brokers", str(BROKERS)))
         add_scram_user(self.addresses["PLAINTEXT"], USER, PASSWORD)
 
     def stop(self) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from support.apache_kafka import held_ports, port_of
+from support.apache_kafka import SHORT_LIVED, held_ports, port_of
 from support.certificates import authority, signed_by
 from support.guarded_kafka import GuardedKafka
+from support.token_servers import KEYS_URL, allowed_urls
 
 USER, PASSWORD = "alice", "hunter2-alice"
 """No secret has the words `secret`, `password` and `token`: Spark hides values with these words."""
@@ -69,7 +70,9 @@ class SecuredKafka(GuardedKafka):
         self._stores = {name: directory / f"{name}.pem" for name in stores}
         for name, pair in stores.items():
             self._stores[name].write_bytes(pair.key_pem() + pair.certificate_pem)
-        super().__init__(directory, settings=settings)
+        keys_url = (settings or {}).get(KEYS_URL)
+        options = (*SHORT_LIVED, allowed_urls(keys_url)) if keys_url else SHORT_LIVED
+        super().__init__(directory, settings=settings, options=options)
         self.add_scram_user(USER, PASSWORD)
         self.add_scram_user(GUEST, GUEST_PASSWORD)
 

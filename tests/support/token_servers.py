@@ -16,20 +16,34 @@ from support.identity_provider import AUDIENCE, ISSUER
 from support.wire import Wire
 
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
-_MECHANISM = "listener.name.sasl_plaintext.oauthbearer"
 MODULE = f"{_OAUTH}.OAuthBearerLoginModule required"
+LOGIN_HANDLER = f"{_OAUTH}.OAuthBearerLoginCallbackHandler"
+KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+
+
+def validator_settings(keys_url: str, *listeners: str) -> dict[str, str]:
+    """Return the settings with which these listeners of both brokers check tokens."""
+    each: dict[str, str] = {}
+    for listener in listeners:
+        mechanism = f"listener.name.{listener.lower()}.oauthbearer"
+        each[f"{mechanism}.sasl.server.callback.handler.class"] = f"{_OAUTH}.OAuthBearerValidatorCallbackHandler"
+        each[f"{mechanism}.sasl.jaas.config"] = f"{MODULE};"
+    return {
+        **each,
+        KEYS_URL: keys_url,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": f"{AUDIENCE},other",
+    }
 
 
 def token_settings(keys_url: str) -> dict[str, str]:
     """Return the settings that both brokers need, without their listeners."""
-    return {
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        f"{_MECHANISM}.sasl.server.callback.handler.class": f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
-        f"{_MECHANISM}.sasl.jaas.config": f"{MODULE};",
-        "sasl.oauthbearer.jwks.endpoint.url": keys_url,
-        "sasl.oauthbearer.expected.issuer": ISSUER,
-        "sasl.oauthbearer.expected.audience": f"{AUDIENCE},other",
-    }
+    return {"sasl.enabled.mechanisms": "OAUTHBEARER", **validator_settings(keys_url, "sasl_plaintext")}
+
+
+def allowed_urls(*urls: str) -> str:
+    """Return the option of a JVM that may use these addresses. Kafka's Java code uses no others."""
+    return f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={','.join(urls)}"
 
 
 class TokenServer(Protocol):
@@ -59,12 +73,11 @@ class OncelogWithTokens:
 
 
 class KafkaWithTokens(ApacheKafka):
-    """Apache Kafka. It reads keys only from addresses that a property of the JVM names."""
+    """Apache Kafka."""
 
     def __init__(self, directory: Path, keys_url: str, settings: Mapping[str, str] | None = None) -> None:
-        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys_url}"
         made = {**token_settings(keys_url), **(settings or {})}
-        super().__init__(directory, settings=made, options=(*SHORT_LIVED, allowed))
+        super().__init__(directory, settings=made, options=(*SHORT_LIVED, allowed_urls(keys_url)))
 
     def listeners(self, port: int, controller: int) -> dict[str, str]:
         self._held += held_ports(1)
