@@ -34,6 +34,8 @@ class Terminal:
         self.resize(columns, lines, notify=False)
         self.attributes = self.modes()
         """The terminal's modes before the program began."""
+        # Some libraries set these variables, which count more than the terminal's size.
+        inherited = {name: value for name, value in env.items() if name not in {"COLUMNS", "LINES"}}
         self._data = bytearray()
         self._is_open = True
         self.process = subprocess.Popen(
@@ -41,7 +43,7 @@ class Terminal:
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
-            env={"TERM": "xterm-256color", **env},
+            env={"TERM": "xterm-256color", **inherited},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,  # Ctrl-C becomes a signal
         )
