@@ -9,17 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from oncelog import Admin, Consumer, Producer
 from oncelog.broker.metrics.catalog import catalog
 from oncelog.net.http_server import MOST_CONNECTIONS
 from support.apache_kafka import held_ports, port_of
 from support.processes import wait_until
+from support.scrapes import Samples, get, scraped
 from support.servers import OncelogCluster
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture(scope="module")
@@ -33,31 +30,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Once
     cluster = OncelogCluster(folder, settings={"metrics.port": str(port)})
     yield cluster
     cluster.stop()
-
-
-def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(method, path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    finally:
-        connection.close()
-
-
-def scraped(port: int) -> Samples:
-    status, text = get(port, "/metrics")
-    assert status == 200
-    found: Samples = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            assert key(sample) not in found, "a series is there twice"
-            found[key(sample)] = sample.value
-    return found
-
-
-def key(sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return sample.name, tuple(sorted(sample.labels.items()))
 
 
 def of_topic(samples: Samples, name: str, topic: str) -> float:

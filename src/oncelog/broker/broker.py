@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,7 @@ from oncelog.log.disk import Disk
 from oncelog.net.pieces import needs_join
 from oncelog.net.repeated_lines import RepeatedLines
 from oncelog.net.server import Handler, Limits, Server
+from oncelog.net.session import Session
 from oncelog.net.stalls import StallWatch
 from oncelog.net.unsent import Unsent
 
@@ -234,6 +235,7 @@ class Broker:
             markers=self._markers,
             fetch_sessions=self.fetch_sessions,
             unsent=unsent,
+            sessions=self._sessions,
             runtime=self._runtime,
         )
         self.times = RequestTimes()
@@ -252,11 +254,17 @@ class Broker:
             most_clients,
         )
 
+    def _sessions(self) -> Iterator[Session]:
+        """Yield the open connections."""
+        return (connection.session for connection in tuple(self.server.connections))
+
     def _make_metrics(self) -> MetricsEndpoint:
         """Create the server of the metrics. Its modules are imported only if it is wanted."""
         from oncelog.broker.metrics.collect import Collector
         from oncelog.broker.metrics.endpoint import MetricsEndpoint
+        from oncelog.broker.metrics.lag import Lags
         from oncelog.broker.metrics.loop_watch import LoopWatch
+        from oncelog.broker.metrics.partition_ends import PartitionEnds
         from oncelog.broker.metrics.process import Process
 
         process, clock = Process(), self.services.metering.busy
@@ -275,7 +283,9 @@ class Broker:
             clock=clock,
             now_ms=self.now_ms,
         )
-        return MetricsEndpoint(collector, self.health(), self.log)
+        ends = PartitionEnds(self.metadata, self.partitions, self.membership, self.peers, self._sessions)
+        lags = Lags(self.groups, self.metadata, ends, self._sessions)
+        return MetricsEndpoint(collector, lags, self.health(), self.log)
 
     def health(self) -> Health:
         """Return what knows whether the broker is ready for clients."""

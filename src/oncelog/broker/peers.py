@@ -36,6 +36,7 @@ class Purpose(Enum):
     MARKERS = "markers"
     TRANSACTIONS = "transactions"
     FETCH = "fetch"
+    METRICS = "metrics"
 
 
 @dataclass(frozen=True, slots=True)

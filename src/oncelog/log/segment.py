@@ -356,6 +356,10 @@ class Segment:
                 return BatchPosition(header, at)
         raise OSError(f"{self.path} ends before position {limit}")
 
+    def entry_before(self, position: int) -> int:
+        """Return the position of the last batch before ``position`` that the offset index has, 0 if it has none."""
+        return self._indexes().position_before(position - 1)
+
     def next_offset(self) -> int:
         """Return the offset after the last batch."""
         last = self.base_offset

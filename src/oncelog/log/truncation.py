@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from oncelog.log.file_access import FileAccess, torn_on_failure
 from oncelog.log.log_files import LogFiles
+from oncelog.log.readable_end import readable_end
 from oncelog.log.recovery import Loaded
 from oncelog.log.steps import Steps, at_once
 
@@ -39,6 +40,8 @@ class TruncatableLog:
         self._files = files
         self._access = FileAccess(name)
         self._state = loaded.state
+        self._readable_ends: dict[bool, tuple[int, int, int]] = {}
+        """The last results of `readable_end` by its argument: (end, `truncations`, result)."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -49,6 +52,31 @@ class TruncatableLog:
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
         return max(unstable, self.log_start_offset)
+
+    def readable_end(self, *, committed: bool) -> Steps[int]:
+        """Return the offset after the last record that a consumer can read now, in short steps.
+
+        With ``committed``, that is a record before the last stable offset that is not aborted, otherwise one before the
+        high watermark. Markers are no records. The result is known until the log grows. Raises KAFKA_STORAGE_ERROR.
+        """
+        end = self.last_stable_offset if committed else self.high_watermark
+        truncations = self.truncations
+        known = self._readable_ends.get(committed)
+        if known is not None and known[:2] == (end, truncations):
+            return max(known[2], self.log_start_offset)
+        search = readable_end(self.segments, self.log_start_offset, end, committed=committed)
+        while True:
+            with self._access.to("read"):
+                try:
+                    next(search)
+                except StopIteration as done:
+                    found: int = done.value
+                    break
+            yield
+            if self.truncations != truncations:
+                return end
+        self._readable_ends[committed] = end, truncations, found
+        return found
 
     def advance_high_watermark(self, offset: int) -> None:
         """Record that all records before ``offset`` are committed. A lower offset changes nothing."""

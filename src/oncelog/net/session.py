@@ -30,6 +30,10 @@ OUTSIDE = 128
 """The connection is not admitted yet."""
 
 
+LONGEST_NAME = 255
+"""The longest client id or group id in characters that a session remembers for metrics."""
+
+
 class Deadline(Enum):
     """What a client must do until a time, or its connection is closed. The value is the reason in the log."""
 
@@ -42,6 +46,8 @@ class Session:
     __slots__ = (
         "_callbacks",
         "active",
+        "client_id",
+        "commits_for",
         "connection_id",
         "deadlines",
         "draft",
@@ -49,6 +55,7 @@ class Session:
         "encrypted",
         "gone",
         "host",
+        "isolation_level",
         "listener",
         "login",
         "muted",
@@ -78,6 +85,12 @@ class Session:
         """The client, as an authorizer knows it."""
         self.token_authenticated = False
         """Whether the client has logged in with a delegation token."""
+        self.client_id = ""
+        """The client id of the last Fetch or OffsetCommit, for the lag of groups."""
+        self.isolation_level = -1
+        """The isolation level of the last Fetch of a consumer; -1 if there was none."""
+        self.commits_for: str | None = None
+        """The group of the last OffsetCommit."""
         self.encrypted = listener.tls is not None
         """Whether the connection uses TLS."""
         self.muted = 0
@@ -102,6 +115,16 @@ class Session:
         """Handle no request for at least some seconds."""
         self.login: Any = None
         """The state of the login; None if the listener has no logins."""
+
+    def fetches(self, client_id: str, isolation_level: int) -> None:
+        """Remember that a consumer fetches with this connection."""
+        self.client_id = client_id if len(client_id) <= LONGEST_NAME else ""
+        self.isolation_level = isolation_level
+
+    def commits(self, client_id: str, group_id: str) -> None:
+        """Remember that a client commits offsets of a group with this connection."""
+        self.client_id = client_id if len(client_id) <= LONGEST_NAME else ""
+        self.commits_for = group_id if len(group_id) <= LONGEST_NAME else None
 
     def mute(self, reason: int) -> None:
         """Handle no request until this reason, and each other one, has ended."""

@@ -91,6 +91,7 @@ def cases_of_clients(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.FETCH, {"session_epoch": -1, "topics": [read]}, {T})
     yield Case(ApiKey.FETCH, {"session_epoch": -1, "topics": [read]}, {T}, 12)
     yield Case(ApiKey.LIST_OFFSETS, topic(partitions=[{"timestamp": -1}]), {T})
+    yield Case(ApiKey.LIST_OFFSETS, {**topic(partitions=[{"timestamp": -1}]), "readable_ends": True}, {T})
     yield Case(ApiKey.METADATA, {"topics": None}, set(), empty="topics")
     yield Case(ApiKey.METADATA, {"topics": [{"name": TOPIC}, {"name": "new"}]}, {T})
     yield Case(ApiKey.METADATA, {"topics": [{"name": None, "topic_id": topic_id}]}, {T})

@@ -73,9 +73,9 @@ def test_no_part_looks_at_too_many_objects(
 ) -> None:
     shared = Counted()
     collector = SimpleNamespace(**made(shared))
-    collector._lines = lambda: lines(collector)
+    collector._lines = lambda _: lines(collector)
     before = 0
-    for _ in Collector.parts(collector):  # type: ignore[arg-type]
+    for _ in Collector.parts(collector, None):  # type: ignore[arg-type]
         assert shared.looks - before <= most
         before = shared.looks
     assert shared.looks > most

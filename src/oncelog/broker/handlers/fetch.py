@@ -164,6 +164,8 @@ class FetchHandler:
         """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
         if ctx.meter is not None:
             self._limit(request, ctx, ctx.meter)
+        if follower_of(request) is None:
+            ctx.session.fetches(ctx.client_id, request.isolation_level)
         if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
             return self._handle_many(request, ctx)
         positions = list(self._positions(request, ctx.api_version))

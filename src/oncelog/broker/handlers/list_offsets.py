@@ -7,9 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER
+from oncelog.broker.requests.readers import Sessions, readable_ends, readers_of
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Yielder, counted
+from oncelog.broker.turns import Yielder, counted, in_turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.log import Log
@@ -51,10 +53,15 @@ _NOTHING: Found = (-1, -1, -1)
 
 
 async def handle(
-    partitions: Partitions, workers: Workers, request: ListOffsetsRequest, ctx: RequestContext
+    partitions: Partitions,
+    workers: Workers,
+    sessions: Sessions,
+    request: ListOffsetsRequest,
+    ctx: RequestContext,
 ) -> ListOffsetsResponse:
     """Return an offset or an error for each partition.
 
+    With `readable_ends`, a client that may act for the cluster gets more: see `requests.readers`.
     If the request names a partition twice, its error is INVALID_REQUEST. If this version of the request does not define
     a special timestamp, the error is UNSUPPORTED_VERSION.
     """
@@ -62,14 +69,18 @@ async def handle(
     isolation = request.isolation_level if request.replica_id == _CONSUMER else None
     topics = []
     yielder = Yielder()
+    with_ends = request.readable_ends and ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER)
+    differ = False
     for topic in request.topics:
         found_offsets = []
         for asked in topic.partitions:
             await yielder.next()
             code = ErrorCode.NONE
             found = _NOTHING
+            ends = None
             try:
-                ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
+                if not with_ends:  # the client may fetch all records of the cluster
+                    ctx.authorize(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the request names this partition more than once")
                 _check_supported(asked.timestamp, ctx.api_version)
@@ -77,6 +88,9 @@ async def handle(
                 require = partitions.require_any if may_follow else partitions.require
                 replica = require(topic.name, asked.partition_index)
                 found = await _find(replica, workers, asked, ctx.api_version, isolation)
+                if with_ends:
+                    ends = await readable_ends(replica)
+                    differ = differ or ends.uncommitted != ends.committed
             except ProtocolError as error:
                 code = error.code
             timestamp, offset, epoch = found
@@ -87,10 +101,12 @@ async def handle(
                     timestamp=timestamp,
                     offset=offset,
                     leader_epoch=epoch if ctx.api_version >= _LEADER_EPOCH_SINCE else -1,
+                    readable=ends,
                 )
             )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found_offsets))
-    return ListOffsetsResponse(topics=topics)
+    readers = await in_turns(readers_of(sessions())) if differ else []
+    return ListOffsetsResponse(topics=topics, readers=readers)
 
 
 def _check_supported(timestamp: int, version: int) -> None:
@@ -166,4 +182,4 @@ async def _decoded(
 
 def bind(services: HandlerServices) -> Handler:
     """Return the handler of ListOffsets."""
-    return partial(handle, services.partitions, services.runtime.workers)
+    return partial(handle, services.partitions, services.runtime.workers, services.sessions)

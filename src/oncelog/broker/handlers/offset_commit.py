@@ -30,6 +30,7 @@ async def handle(
 ) -> OffsetCommitResponse:
     """Pass existing partitions to the group's coordinator. Return an error for each of the others."""
     ctx.authorize(AclOperation.READ, AclResource.GROUP, request.group_id)
+    ctx.session.commits(ctx.client_id, request.group_id)
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
     absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     deleted: list[Refused] = []

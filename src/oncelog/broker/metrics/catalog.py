@@ -139,6 +139,23 @@ TIMES: dict[str, Metric] = {
     )
 }
 
+# -- consumer groups: only the coordinator of a group has its series ---------------------------------------------------
+
+_GROUP = "kafka_consumergroup"
+_OF_OFFSET = ("consumergroup", "topic", "partition")
+MEMBERS = metric(f"{_GROUP}_members", GAUGE, "Members of a group.", "consumergroup")
+COMMITTED = metric(f"{_GROUP}_current_offset", GAUGE, "Committed offset of a group.", *_OF_OFFSET)
+COMMITTED_SUM = metric(
+    f"{_GROUP}_current_offset_sum", GAUGE, "Sum of a group's committed offsets of a topic.", *_OF_OFFSET[:2]
+)
+LAG = metric(
+    f"{_GROUP}_lag", GAUGE, "Distance from the committed offset to the end of what the group can read.", *_OF_OFFSET
+)
+LAG_SUM = metric(f"{_GROUP}_lag_sum", GAUGE, "Sum of a group's lag of a topic.", *_OF_OFFSET[:2])
+OMITTED_GROUPS = metric(
+    "oncelog_omitted_groups", GAUGE, "Groups without series here, because there would be more than 100,000."
+)
+
 # -- coordinators ----------------------------------------------------------------------------------------------------
 
 _GROUPS = "kafka_server_group_coordinator_metrics"

@@ -17,7 +17,8 @@ from oncelog.broker.coordinators.terms import CoordinatorTerms
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.membership import Membership
 from oncelog.broker.metrics import catalog as names
-from oncelog.broker.metrics.exposition import Metric
+from oncelog.broker.metrics.exposition import Lines, Metric, counted, single
+from oncelog.broker.metrics.lag import GroupLags
 from oncelog.broker.metrics.loop_watch import LoopWatch
 from oncelog.broker.metrics.process import Process
 from oncelog.broker.requests.request_times import QUANTILES, RequestTimes
@@ -34,9 +35,6 @@ LINES_A_PART = 500
 """Lines that are made before other requests have their turn, in about a millisecond."""
 LATE_MS = 300_000
 """A transaction is late if it is open for this time longer than `transaction.max.timeout.ms`, as in Kafka."""
-
-Lines = Iterator[str | None]
-"""Lines of the text. An empty one counts like any other, for work that makes none; None is work of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,10 @@ class Collector:
     """The clock of `times`, in seconds."""
     now_ms: Callable[[], int]
 
-    def parts(self) -> Iterator[str]:
-        """Yield the whole text in parts."""
+    def parts(self, lags: GroupLags) -> Iterator[str]:
+        """Yield the whole text in parts. `lags` are those of now."""
         part: list[str] = []
-        for line in self._lines():
+        for line in self._lines(lags):
             if line is not None:
                 part.append(line)
             if line is None or len(part) >= LINES_A_PART:
@@ -69,7 +67,7 @@ class Collector:
                 part = []
         yield "".join(part)
 
-    def _lines(self) -> Lines:
+    def _lines(self, lags: GroupLags) -> Lines[None]:
         yield from self._traffic()
         yield from self._broker()
         yield from self._requests()
@@ -77,11 +75,12 @@ class Collector:
         yield from self._partitions()
         yield from self._replicas()
         yield from self._coordinators()
+        yield from lags.lines()
         yield from self._process()
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
-    def _traffic(self) -> Lines:
+    def _traffic(self) -> Lines[None]:
         for attribute, metric in names.TRAFFIC.items():
             yield metric.head()
             yield metric.sample(self.partitions.traffic.total(attribute), labels=())
@@ -89,7 +88,7 @@ class Collector:
             for topic, traffic in self.partitions.traffic.topics():
                 yield metric.sample(getattr(traffic, attribute), (topic,))
 
-    def _broker(self) -> Lines:
+    def _broker(self) -> Lines[None]:
         late_before = self.now_ms() - self.config.static.transaction_max_timeout_ms - LATE_MS
         counts = Counter[Metric]()
         for replica in tuple(self.partitions.opened()):
@@ -110,17 +109,17 @@ class Collector:
                     counts[names.OFFLINE_REPLICAS] += self.partitions.is_offline(topic.name, index)
                 yield ""
         for metric in _OF_BROKER:
-            yield from _single(metric, counts[metric])
-        yield from _single(names.OFFLINE_DIRECTORIES, sum(not directory.online for directory in self.directories))
+            yield from single(metric, counts[metric])
+        yield from single(names.OFFLINE_DIRECTORIES, sum(not directory.online for directory in self.directories))
         yield names.CONNECTIONS.head()
         by_listener = Counter(connection.session.listener.name for connection in self.server.connections)
         for listener in self.server.listeners:
             yield names.CONNECTIONS.sample(by_listener[listener], (listener,))
-        yield from _single(names.LOOP_IDLE, self.watch.idle)
-        yield from _single(names.HANDLER_IDLE, self.watch.idle)
-        yield from _single(names.LOOP_DELAY, self.watch.longest_delay_s)
+        yield from single(names.LOOP_IDLE, self.watch.idle)
+        yield from single(names.HANDLER_IDLE, self.watch.idle)
+        yield from single(names.LOOP_DELAY, self.watch.longest_delay_s)
 
-    def _requests(self) -> Lines:
+    def _requests(self) -> Lines[None]:
         now = self.clock()
         apis = list(self.times.apis())
         yield names.REQUESTS.head()
@@ -136,27 +135,27 @@ class Collector:
                 for quantile, value in zip(QUANTILES, found.get(kind, [0.0] * len(QUANTILES)), strict=True):
                     yield metric.sample(value, (name, str(quantile)))
 
-    def _process(self) -> Lines:
+    def _process(self) -> Lines[None]:
         for metric, value in self.process.read():
-            yield from _single(metric, value)
+            yield from single(metric, value)
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
-    def _cluster(self) -> Lines:
+    def _cluster(self) -> Lines[None]:
         image = self.cache.image
         is_controller = image.controller == self.membership.node_id
         topics = list(image.topics())
-        yield from _single(names.BROKERS, len(image.brokers))
+        yield from single(names.BROKERS, len(image.brokers))
         yield names.BROKER_INFO.head()
         for broker, registered in sorted(image.brokers.items()):
             endpoint = next(iter(registered.endpoints.values()), None)
             address = f"{endpoint.host}:{endpoint.port}" if endpoint else ""
             yield names.BROKER_INFO.sample(1, (str(broker), address))
-        yield from _single(names.ACTIVE_CONTROLLER, int(is_controller))
+        yield from single(names.ACTIVE_CONTROLLER, int(is_controller))
         without = sum(info.leader == NO_LEADER for topic in topics for info in topic.partitions)
-        yield from _single(names.OFFLINE_PARTITIONS, without if is_controller else 0)
-        yield from _single(names.TOPICS, len(topics) if is_controller else 0)
-        yield from _single(names.PARTITIONS, sum(topic.partition_count for topic in topics) if is_controller else 0)
+        yield from single(names.OFFLINE_PARTITIONS, without if is_controller else 0)
+        yield from single(names.TOPICS, len(topics) if is_controller else 0)
+        yield from single(names.PARTITIONS, sum(topic.partition_count for topic in topics) if is_controller else 0)
         yield names.TOPIC_PARTITIONS.head()
         for topic in topics:
             yield names.TOPIC_PARTITIONS.sample(topic.partition_count, (topic.name,))
@@ -166,7 +165,7 @@ class Collector:
                 for index, info in enumerate(topic.partitions):
                     yield metric.sample(value_of(info), (topic.name, str(index)))
 
-    def _partitions(self) -> Lines:
+    def _partitions(self) -> Lines[None]:
         """Yield what the leader of each partition knows."""
         for metric, value_of in _OF_LEADER:
             yield metric.head()
@@ -174,7 +173,7 @@ class Collector:
                 if replica.term is not None:
                     yield metric.sample(value_of(replica, replica.term), (replica.topic, str(replica.partition)))
 
-    def _replicas(self) -> Lines:
+    def _replicas(self) -> Lines[None]:
         for metric, value_of in _OF_REPLICA:
             yield metric.head()
             for replica in tuple(self.partitions.opened()):
@@ -183,7 +182,7 @@ class Collector:
 
     # -- coordinators -------------------------------------------------------------------------------------------------
 
-    def _coordinators(self) -> Lines:
+    def _coordinators(self) -> Lines[None]:
         states: Counter[str] = Counter()
         protocols: Counter[str] = Counter()
         offsets = 0
@@ -194,10 +193,10 @@ class Collector:
                 protocols[group.KIND] += 1
                 states[listed.group_state] += 1
                 yield ""
-        yield from _counted(names.GROUPS, protocols)
-        yield from _counted(names.GROUPS_BY_STATE, states)
-        yield from _single(names.OFFSETS, offsets)
-        yield from _counted(names.GROUP_PARTITIONS, _loading(self.groups.shell.terms))
+        yield from counted(names.GROUPS, protocols)
+        yield from counted(names.GROUPS_BY_STATE, states)
+        yield from single(names.OFFSETS, offsets)
+        yield from counted(names.GROUP_PARTITIONS, _loading(self.groups.shell.terms))
         ids: Counter[str] = Counter()
         oldest = now = self.now_ms()
         for _, coordinator in tuple(self.transactions.shell.terms.shards()):
@@ -206,20 +205,9 @@ class Collector:
                 ids[transaction.state.text] += 1
                 if transaction.state is TransactionState.ONGOING:
                     oldest = min(oldest, transaction.start_ms)
-        yield from _counted(names.TRANSACTIONS, ids)
-        yield from _single(names.OLDEST_TRANSACTION, (now - oldest) / 1000)
-        yield from _counted(names.TRANSACTION_PARTITIONS, _loading(self.transactions.shell.terms))
-
-
-def _single(metric: Metric, value: float) -> Lines:
-    yield metric.head()
-    yield metric.sample(value, labels=())
-
-
-def _counted(metric: Metric, counts: Counter[str]) -> Lines:
-    yield metric.head()
-    for label, count in sorted(counts.items()):
-        yield metric.sample(count, (label,))
+        yield from counted(names.TRANSACTIONS, ids)
+        yield from single(names.OLDEST_TRANSACTION, (now - oldest) / 1000)
+        yield from counted(names.TRANSACTION_PARTITIONS, _loading(self.transactions.shell.terms))
 
 
 def _loading(terms: CoordinatorTerms[Any]) -> Counter[str]:

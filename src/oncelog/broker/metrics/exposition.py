@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+T = TypeVar("T")
+
+Lines = Generator[str | None, None, T]
+"""Lines of the text. An empty one counts like any other, for work that makes none; None is work of a millisecond."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -53,6 +58,19 @@ def metric(name: str, kind: Kind, text: str, *labels: str) -> Metric:
     if kind is Kind.COUNTER and not name.endswith("_total"):
         raise ValueError(f"the name of the counter {name} must end in _total")
     return Metric(name, kind, text, labels)
+
+
+def single(metric: Metric, value: float) -> Lines[None]:
+    """Yield the lines of a metric that has one sample without labels."""
+    yield metric.head()
+    yield metric.sample(value, labels=())
+
+
+def counted(metric: Metric, counts: Mapping[str, float]) -> Lines[None]:
+    """Yield the lines of a metric with one label, in the order of its values."""
+    yield metric.head()
+    for label, count in sorted(counts.items()):
+        yield metric.sample(count, (label,))
 
 
 def number(value: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
+from oncelog.net.session import Session
 from oncelog.net.unsent import Unsent
 
 Handler = Callable[[Any, Any], Any]
@@ -57,4 +58,6 @@ class HandlerServices:
     fetch_sessions: FetchSessions
     unsent: Unsent
     """The memory of responses that clients have not read yet."""
+    sessions: Callable[[], Iterator[Session]]
+    """Yields the open connections."""
     runtime: Runtime

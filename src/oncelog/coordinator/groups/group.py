@@ -52,6 +52,9 @@ class Group(Protocol):
     def expires_since(self, commit_ms: int) -> int | None:
         """Return when the retention of an offset committed at `commit_ms` began, or None if it does not expire."""
 
+    def clients(self) -> list[tuple[str, str]]:
+        """Return the client id and the host of each member. A host has no leading slash."""
+
     def listed(self) -> ListedGroup:
         """Return the group as ListGroups shows it."""
 

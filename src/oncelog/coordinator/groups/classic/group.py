@@ -427,6 +427,10 @@ class ClassicGroup:
         knows_topics = self.protocol_type == CONSUMER_PROTOCOL and self.subscribed_topics is not None
         return commit_ms if knows_topics and self.state is GroupState.STABLE else None
 
+    def clients(self) -> list[tuple[str, str]]:
+        """Return the client id and the host of each member. A host has no leading slash."""
+        return [(member.client_id, member.client_host.removeprefix("/")) for member in self.members.values()]
+
     def listed(self) -> ListedGroup:
         """Return the group as ListGroups shows it."""
         return ListedGroup(
