@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer
 from oncelog.broker.metrics.catalog import catalog
+from oncelog.errors import AbortableError, KafkaError
 from oncelog.net.http_server import MOST_CONNECTIONS
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, Record, Span, TaskTransaction
 from support.apache_kafka import held_ports, port_of
 from support.processes import wait_until
-from support.scrapes import Samples, get, scraped
+from support.scrapes import Samples, get, scraped, series
 from support.servers import OncelogCluster
 
 
@@ -91,6 +96,89 @@ def test_open_transaction_shows_in_the_distance_of_the_last_stable_offset(
         assert found["oncelog_transactions", (("state", "Ongoing"),)] == 1
         producer.commit_transaction()
     wait_until(lambda: scraped(port)[distance] == 0, "the marker is written")
+
+
+def test_open_transactions_are_counted_by_age(broker: OncelogCluster, port: int, name: str) -> None:
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topics(name)
+    with Producer(broker.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, "x").result(30)
+        found = scraped(port)
+        assert found[series("oncelog_open_transactions", seconds=0)] >= 1
+        assert found[series("oncelog_open_transactions", seconds=3600)] == 0
+        producer.abort_transaction()
+
+
+def test_fenced_batches_are_counted(broker: OncelogCluster, port: int, name: str) -> None:
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topics(name)
+    first = Producer(broker.bootstrap, transactional_id=name)
+    first.begin_transaction()
+    first.send(name, "x").result(30)
+    fenced = series("oncelog_fenced_batches_total", topic=name, partition=0)
+    assert scraped(port)[fenced] == 0
+    with Producer(broker.bootstrap, transactional_id=name):
+        with pytest.raises(AbortableError):
+            first.send(name, "y").result(30)
+        with contextlib.suppress(KafkaError):  # the transaction cannot be aborted
+            first.close()
+    assert scraped(port)[fenced] == 1
+
+
+def test_commits_and_rebalances_of_groups_are_counted(broker: OncelogCluster, port: int, name: str) -> None:
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topics(name, partitions=3)
+    before = scraped(port)
+    with Consumer(broker.bootstrap, group_id=name, enable_auto_commit=False) as consumer:
+        consumer.subscribe([name])
+        wait_until(lambda: consumer.poll(0.1) or len(consumer.assignment()) == 3, "the member has its partitions")
+        consumer.commit({(name, index): 0 for index in range(3)})
+        found = scraped(port)
+        for counter, more in (("offset_commit", 3), ("group_completed_rebalance", 1), ("offset_deletion", 0)):
+            key = series(f"kafka_server_group_coordinator_metrics_{counter}_count")
+            assert found[key] - before[key] == more, counter
+        manager = "kafka_coordinator_group_groupmetadatamanager"
+        assert found[series(f"{manager}_numgroupsstable")] >= 1
+        assert found[series(f"{manager}_numoffsets")] - before[series(f"{manager}_numoffsets")] == 3
+        assert found[series("kafka_server_group_coordinator_metrics_group_count", protocol="classic")] >= 1
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_offsets(name, [(name, 0)])
+    deleted = series("kafka_server_group_coordinator_metrics_offset_deletion_count")
+    assert scraped(port)[deleted] - before[deleted] == 1
+
+
+def test_syncs_are_counted(broker: OncelogCluster, port: int, name: str) -> None:
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topics(name, configs={"flush.messages": "1"})
+    before = scraped(port)
+    with Producer(broker.bootstrap) as producer:
+        producer.send(name, "x").result(30)
+    found = scraped(port)
+    for counter in ("oncelog_syncs_total", "oncelog_sync_seconds_total"):
+        assert found[series(counter)] > before[series(counter)]
+    assert found[series("oncelog_slowest_sync_seconds")] > 0
+
+
+def test_pending_decision_of_a_sink_shows(broker: OncelogCluster, port: int, name: str) -> None:
+    topic = f"{name}-commits"
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topics([topic, f"{name}-more-commits"])
+    pending = series("oncelog_sink_decision_pending", topic=topic)
+    assert pending not in scraped(port), "there is no decision yet"
+    owner = Owner(f"{name}/1/0", 1, 0)
+    record = Record(
+        prefix=name, settled=False, transactions=(TaskTransaction(owner, (Span(TopicPartition("t", 0), 0, 5),)),)
+    )
+    with Producer(broker.bootstrap, transactional_id=name) as driver:
+        for settled in (False, True):
+            driver.begin_transaction()
+            driver.send(topic, replace(record, settled=settled).encode(), partition=0).result(30)
+            driver.send(f"{name}-more-commits", "not a decision").result(30)
+            assert scraped(port).get(pending) == (1 if settled else None), "the new decision is not committed"
+            driver.commit_transaction()
+            wait_until(lambda: scraped(port).get(pending) == (not settled), "the decision is seen")  # noqa: B023
+    assert not any(("topic", f"{name}-more-commits") in labels for label, labels in scraped(port) if "sink" in label)
 
 
 def test_ready_broker_says_so(broker: OncelogCluster, port: int) -> None:

@@ -64,6 +64,7 @@ from oncelog.broker.workers import Offload, Runtime, Workers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.store import MetadataStore
+from oncelog.coordinator.groups.registry import GroupStatistics
 from oncelog.log.disk import Disk
 from oncelog.net.pieces import needs_join
 from oncelog.net.repeated_lines import RepeatedLines
@@ -189,7 +190,8 @@ class Broker:
         certificates = self.certificates
         self.peers = Peers(self.metadata, self.node_id, certificates.of_brokers.name, certificates.peers, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self._runtime)
-        shell = group_shell(config, self.metadata, self.partitions, self._runtime)
+        self._group_statistics = GroupStatistics()
+        shell = group_shell(config, self.metadata, self.partitions, self._runtime, self._group_statistics)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
         self.transactions = TransactionService(
             self.metadata, self.partitions, self.peers, self.producer_ids, config, self._runtime
@@ -261,31 +263,39 @@ class Broker:
     def _make_metrics(self) -> MetricsEndpoint:
         """Create the server of the metrics. Its modules are imported only if it is wanted."""
         from oncelog.broker.metrics.collect import Collector
+        from oncelog.broker.metrics.coordinators import CoordinatorLines
         from oncelog.broker.metrics.endpoint import MetricsEndpoint
         from oncelog.broker.metrics.lag import Lags
         from oncelog.broker.metrics.loop_watch import LoopWatch
+        from oncelog.broker.metrics.on_demand import Questions
         from oncelog.broker.metrics.partition_ends import PartitionEnds
         from oncelog.broker.metrics.process import Process
+        from oncelog.broker.metrics.sinks import Sinks
 
-        process, clock = Process(), self.services.metering.busy
+        process, clock, loop_time = Process(), self.services.metering.busy, asyncio.get_running_loop().time
         collector = Collector(
             membership=self.membership,
             cache=self.metadata,
             config=self.config,
             partitions=self.partitions,
             directories=self.directories,
-            groups=self.groups,
-            transactions=self.transactions,
+            coordinators=CoordinatorLines(
+                self.groups, self.transactions, self._group_statistics, self.now_ms, loop_time
+            ),
+            in_sync=self.in_sync,
+            controller=self.controller,
             server=self.server,
             times=self.times,
             watch=LoopWatch(clock, process.thread_cpu_s),
             process=process,
             clock=clock,
+            loop_time=loop_time,
             now_ms=self.now_ms,
         )
         ends = PartitionEnds(self.metadata, self.partitions, self.membership, self.peers, self._sessions)
         lags = Lags(self.groups, self.metadata, ends, self._sessions)
-        return MetricsEndpoint(collector, lags, self.health(), self.log)
+        questions = Questions(lags, Sinks(self.metadata, self.partitions))
+        return MetricsEndpoint(collector, questions, self.health(), self.log)
 
     def health(self) -> Health:
         """Return what knows whether the broker is ready for clients."""

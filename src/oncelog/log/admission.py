@@ -43,10 +43,11 @@ class AppendResult(NamedTuple):
 class LogStatistics:
     """Counters since the log was opened, for metrics."""
 
-    __slots__ = ("duplicate_batches", "sequence_gaps", "stale_sequences")
+    __slots__ = ("duplicate_batches", "fenced_batches", "sequence_gaps", "stale_sequences")
 
     def __init__(self) -> None:
         self.duplicate_batches = 0
+        self.fenced_batches = 0
         self.sequence_gaps = 0
         self.stale_sequences = 0
 
@@ -107,16 +108,16 @@ class Admission:
         for header in batches.headers:
             producer_id = header.producer_id
             if producer_id >= 0:
-                append = appends.get(producer_id)
-                if append is None:
-                    append = appends[producer_id] = self._state.prepare(producer_id, origin)
-                    if header.is_transactional and not header.is_control:
-                        self._check_verified(header, verified, guard)
-                view = batches.view[position : position + header.size]
                 try:
+                    append = appends.get(producer_id)
+                    if append is None:
+                        append = appends[producer_id] = self._state.prepare(producer_id, origin)
+                        if header.is_transactional and not header.is_control:
+                            self._check_verified(header, verified, guard)
+                    view = batches.view[position : position + header.size]
                     add_batch(append, header, view, offset, version)
-                except OutOfOrderSequenceError as error:
-                    self._count(error)
+                except ProtocolError as error:
+                    self.count(error)
                     raise
             offset += header.last_offset_delta + 1
             position += header.size
@@ -133,11 +134,15 @@ class Admission:
                 f"{self._name}",
             )
 
-    def _count(self, error: OutOfOrderSequenceError) -> None:
-        if error.stale:
-            self.statistics.stale_sequences += 1
-        else:
-            self.statistics.sequence_gaps += 1
+    def count(self, error: ProtocolError) -> None:
+        """Count a rejected batch."""
+        if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            self.statistics.fenced_batches += 1
+        elif isinstance(error, OutOfOrderSequenceError):
+            if error.stale:
+                self.statistics.stale_sequences += 1
+            else:
+                self.statistics.sequence_gaps += 1
 
 
 def assign_all_offsets(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches:

@@ -242,9 +242,13 @@ class Log(TruncatableLog):
         Return None if the transaction is already open here, and needs no confirmation. A marker that arrives before the
         confirmation invalidates the guard. Raises INVALID_PRODUCER_EPOCH for a stale epoch.
         """
-        return self._state.start_verification(
-            producer_id, producer_epoch, sequence, strict=transaction_version >= 2, now_ms=now_ms
-        )
+        try:
+            return self._state.start_verification(
+                producer_id, producer_epoch, sequence, strict=transaction_version >= 2, now_ms=now_ms
+            )
+        except ProtocolError as error:
+            self._admission.count(error)
+            raise
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Return whether the producer has an open transaction with exactly this epoch.

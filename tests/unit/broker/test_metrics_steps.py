@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from oncelog.broker.durations import Durations
 from oncelog.broker.metrics.collect import LINES_A_PART, Collector
+from oncelog.broker.metrics.coordinators import CoordinatorLines
 from oncelog.broker.requests.request_times import RequestTimes
 from oncelog.cluster.topic_traffic import Traffic
+from oncelog.coordinator.groups.registry import GroupStatistics
 from oncelog.coordinator.transactions.metadata import TransactionState
 
 MANY = 3 * LINES_A_PART
@@ -36,13 +39,18 @@ class Counted:
 
 def coordinators(shared: Counted) -> dict[str, Any]:
     def service(shard: Any) -> Any:
-        return SimpleNamespace(shell=SimpleNamespace(terms=SimpleNamespace(shards=lambda: [(0, shard)], states=list)))
+        terms = SimpleNamespace(shards=lambda: [(0, shard)], states=list, loads=Durations())
+        return SimpleNamespace(shell=SimpleNamespace(terms=terms))
 
-    return {
-        "groups": service(SimpleNamespace(offsets=(), groups=dict.fromkeys(range(MANY), shared))),
-        "transactions": service(SimpleNamespace(transactions=dict.fromkeys(range(MANY), shared))),
-        "now_ms": lambda: 0,
-    }
+    offsets = SimpleNamespace(committed=lambda _: ())
+    lines = CoordinatorLines(
+        service(SimpleNamespace(offsets=offsets, groups=dict.fromkeys(range(MANY), shared))),
+        service(SimpleNamespace(transactions=dict.fromkeys(range(MANY), shared))),
+        GroupStatistics(),
+        now_ms=lambda: 0,
+        loop_time=lambda: 0.0,
+    )
+    return {"coordinators": lines}
 
 
 def requests(shared: Counted) -> dict[str, Any]:
@@ -66,7 +74,10 @@ class _Api:
 
 @pytest.mark.parametrize(
     ("made", "lines", "most"),
-    [(coordinators, Collector._coordinators, 2 * LINES_A_PART), (requests, Collector._requests, 1)],
+    [
+        (coordinators, lambda collector: collector.coordinators.lines(), 2 * LINES_A_PART),
+        (requests, Collector._requests, 1),
+    ],
 )
 def test_no_part_looks_at_too_many_objects(
     made: Callable[[Counted], dict[str, Any]], lines: Callable[[Any], Iterable[str | None]], most: int

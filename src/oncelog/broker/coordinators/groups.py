@@ -24,7 +24,7 @@ from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.classic.queries import unknown
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.records import decode_record
-from oncelog.coordinator.groups.registry import GroupConfig
+from oncelog.coordinator.groups.registry import GroupConfig, GroupStatistics
 from oncelog.coordinator.timers import Now
 from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -94,15 +94,16 @@ def group_shell(
     cache: MetadataCache,
     partitions: Partitions,
     runtime: Runtime,
+    statistics: GroupStatistics | None = None,
 ) -> CoordinatorShell[GroupCoordinator]:
-    """Return the shell of this broker's group coordinators."""
+    """Return the shell of this broker's group coordinators. They count in `statistics`."""
     settings = _group_config(config)
 
     def new_uuid() -> str:
         return str(UUID(int=runtime.random_bits(128), version=4))
 
     def make_shard(_epoch: int) -> GroupCoordinator:
-        return GroupCoordinator(settings, new_uuid)
+        return GroupCoordinator(settings, new_uuid, statistics)
 
     terms = CoordinatorTerms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, runtime)
     commit_timeout_ms = config.offsets_commit_timeout_ms

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from oncelog.broker.coordinators.record_batches import DecodeRecord, Shard, replay_batch
 from oncelog.broker.coordinators.term import CoordinatorTerm
+from oncelog.broker.durations import Durations
 from oncelog.broker.events import Event
 from oncelog.broker.retrying import Backoff
 from oncelog.broker.storage.partitions import Partitions
@@ -57,6 +58,8 @@ class CoordinatorTerms(Generic[S]):
         self._workers = runtime.workers
         self._logger = runtime.logger
         self._terms: dict[int, CoordinatorTerm[S]] = {}
+        self.loads = Durations()
+        """How long it took to load coordinators, by the event loop's clock."""
 
     # -- which shard ------------------------------------------------------------------------------------------------
 
@@ -182,9 +185,12 @@ class CoordinatorTerms(Generic[S]):
             self.resign(term.partition, term.epoch)
             return
         term.loading = True
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             await self._load(term)
             term.backoff.reset()
+            self.loads.add(began, clock())
         except Exception:  # a disk error or an invalid record: the other partitions are served anyway
             if not self.is_current(term):
                 return

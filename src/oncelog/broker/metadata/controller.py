@@ -76,6 +76,8 @@ class Controller:
         self._workers = runtime.workers
         self._node_id = membership.node_id
         self._logger = runtime.logger
+        self.unclean_elections = 0
+        """The partitions for which this controller has elected a leader that was not in sync."""
         self._claim: Claim | None = None
         self._closed = False
         self._seen: frozenset[int] | None = frozenset()
@@ -213,6 +215,7 @@ class Controller:
 
     def _warn_of_unclean(self, before: MetadataImage, done: Sequence[StateWrite]) -> None:
         if elections := unclean_elections(before, done):
+            self.unclean_elections += len(elections)
             self._logger.warning("%s", unclean_summary(elections))
 
     def _warn_of_stuck(self, image: MetadataImage) -> None:

@@ -49,6 +49,12 @@ LATE_TRANSACTIONS = metric(
     GAUGE,
     "Partitions of this broker with a transaction that is open for longer than transaction.max.timeout.ms + 5 min.",
 )
+ISR_SHRINKS = metric(
+    f"{_REPLICAS}_isrshrinks_total", COUNTER, "Times that this broker as leader removed a broker from an ISR."
+)
+ISR_EXPANDS = metric(
+    f"{_REPLICAS}_isrexpands_total", COUNTER, "Times that this broker as leader added a broker to an ISR."
+)
 OFFLINE_DIRECTORIES = metric(
     "kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that have failed."
 )
@@ -110,6 +116,12 @@ DUPLICATES = metric(
 GAPS = metric(
     "oncelog_sequence_gaps_total", COUNTER, "Batches rejected because earlier ones are missing.", *_OF_PARTITION
 )
+FENCED = metric(
+    "oncelog_fenced_batches_total",
+    COUNTER,
+    "Batches and markers rejected because a later epoch of their producer is known.",
+    *_OF_PARTITION,
+)
 STALE = metric("oncelog_stale_sequences_total", COUNTER, "Batches rejected because of an old sequence.", *_OF_PARTITION)
 
 # -- the cluster -----------------------------------------------------------------------------------------------------
@@ -122,6 +134,12 @@ ACTIVE_CONTROLLER = metric(f"{_CONTROLLER}_activecontrollercount", GAUGE, "1 if 
 OFFLINE_PARTITIONS = metric(f"{_CONTROLLER}_offlinepartitionscount", GAUGE, "Partitions without a leader.")
 TOPICS = metric(f"{_CONTROLLER}_globaltopiccount", GAUGE, "Topics.")
 PARTITIONS = metric(f"{_CONTROLLER}_globalpartitioncount", GAUGE, "Partitions.")
+
+UNCLEAN_ELECTIONS = metric(
+    "kafka_controller_controllerstats_uncleanleaderelections_total",
+    COUNTER,
+    "Partitions for which this controller elected a leader that was not in sync.",
+)
 
 # -- requests --------------------------------------------------------------------------------------------------------
 
@@ -160,12 +178,43 @@ OMITTED_GROUPS = metric(
 
 _GROUPS = "kafka_server_group_coordinator_metrics"
 GROUPS = metric(f"{_GROUPS}_group_count", GAUGE, "Groups that this broker coordinates.", "protocol")
-GROUPS_BY_STATE = metric(f"{_GROUPS}_classic_group_count", GAUGE, "Groups of the classic protocol by state.", "state")
-OFFSETS = metric(f"{_GROUPS}_num_offsets", GAUGE, "Offsets that this broker's groups have committed.")
 GROUP_PARTITIONS = metric(f"{_GROUPS}_num_partitions", GAUGE, "Partitions of __consumer_offsets by state.", "state")
+_SINCE_START = "since the start of this broker"
+GROUP_COUNTS: dict[str, Metric] = {
+    attribute: metric(f"{_GROUPS}_{name}", GAUGE, text)
+    for attribute, name, text in (
+        ("offset_commits", "offset_commit_count", f"Offsets that were committed {_SINCE_START}."),
+        ("expired_offsets", "offset_expiration_count", f"Offsets that have expired {_SINCE_START}."),
+        ("deleted_offsets", "offset_deletion_count", f"Offsets that OffsetDelete has deleted {_SINCE_START}."),
+        (
+            "completed_rebalances",
+            "group_completed_rebalance_count",
+            f"Rebalances of classic groups that have ended {_SINCE_START}.",
+        ),
+    )
+}
+_LOADED = "time in ms to load a partition, of those loaded in the last 30 s; NaN if there was none."
+GROUP_LOADS = (
+    metric(f"{_GROUPS}_partition_load_time_avg", GAUGE, f"Average {_LOADED}"),
+    metric(f"{_GROUPS}_partition_load_time_max", GAUGE, f"Longest {_LOADED}"),
+)
+_MANAGER = "kafka_coordinator_group_groupmetadatamanager"
+OFFSETS = metric(f"{_MANAGER}_numoffsets", GAUGE, "Offsets that this broker's groups have committed.")
+CLASSIC_GROUPS = metric(f"{_MANAGER}_numgroups", GAUGE, "Groups of the classic protocol.")
+CLASSIC_GROUPS_BY_STATE: dict[str, Metric] = {
+    state: metric(f"{_MANAGER}_numgroups{state.lower()}", GAUGE, f"Groups of the classic protocol in state {state}.")
+    for state in ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+}
 _TRANSACTIONS = "kafka_server_transaction_coordinator_metrics"
+TRANSACTION_LOADS = (
+    metric(f"{_TRANSACTIONS}_partition_load_time_avg", GAUGE, f"Average {_LOADED}"),
+    metric(f"{_TRANSACTIONS}_partition_load_time_max", GAUGE, f"Longest {_LOADED}"),
+)
 TRANSACTION_PARTITIONS = metric(
-    f"{_TRANSACTIONS}_num_partitions", GAUGE, "Partitions of __transaction_state by state.", "state"
+    "oncelog_transaction_partitions",
+    GAUGE,
+    "Partitions of __transaction_state by state.",
+    "state",
 )
 TRANSACTIONS = metric(
     "oncelog_transactions",
@@ -177,10 +226,32 @@ OLDEST_TRANSACTION = metric(
     "oncelog_oldest_open_transaction_seconds", GAUGE, "Age of the oldest open transaction of this broker, 0 if none."
 )
 
+OPEN_TRANSACTIONS = metric(
+    "oncelog_open_transactions",
+    GAUGE,
+    "Open transactions that this broker coordinates and that began at least so many seconds ago.",
+    "seconds",
+)
+SINK_PENDING = metric(
+    "oncelog_sink_decision_pending",
+    GAUGE,
+    "1 if the last decision in the topic of a Spark sink is not settled, on the topic's leader.",
+    "topic",
+)
+
+# -- disks -----------------------------------------------------------------------------------------------------------
+
+SYNCS = metric("oncelog_syncs_total", COUNTER, "Rounds in which logs were synced (fsync).")
+SYNC_SECONDS = metric("oncelog_sync_seconds_total", COUNTER, "Seconds that these rounds took.")
+SLOWEST_SYNC = metric("oncelog_slowest_sync_seconds", GAUGE, "The longest round of the last minute, 0 if none.")
+
 # -- the process -----------------------------------------------------------------------------------------------------
 
 CPU = metric("process_cpu_seconds_total", COUNTER, "Seconds of user and system time.")
 MEMORY = metric("process_resident_memory_bytes", GAUGE, "Resident memory in bytes.")
+VIRTUAL_MEMORY = metric("process_virtual_memory_bytes", GAUGE, "Virtual memory in bytes.")
+DISK_READ = metric("kafka_server_kafkaserver_linux_disk_read_bytes", GAUGE, "Bytes that this process read from disks.")
+DISK_WRITTEN = metric("kafka_server_kafkaserver_linux_disk_write_bytes", GAUGE, "Bytes that it wrote to disks.")
 OPEN_FILES = metric("process_open_fds", GAUGE, "Open file descriptors.")
 MOST_FILES = metric("process_max_fds", GAUGE, "File descriptors that may be open.")
 STARTED = metric("process_start_time_seconds", GAUGE, "When the process started, in seconds since 1970.")
@@ -194,4 +265,6 @@ def catalog() -> list[Metric]:
             found.append(value)
         elif isinstance(value, dict) and value is not globals():
             found.extend(each for each in value.values() if isinstance(each, Metric))
+        elif isinstance(value, tuple):
+            found.extend(each for each in value if isinstance(each, Metric))
     return found

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.coordinators.groups import GroupService
-from oncelog.broker.coordinators.terms import CoordinatorTerms
-from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.membership import Membership
+from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metrics import catalog as names
+from oncelog.broker.metrics.coordinators import CoordinatorLines
 from oncelog.broker.metrics.exposition import Lines, Metric, counted, single
-from oncelog.broker.metrics.lag import GroupLags
 from oncelog.broker.metrics.loop_watch import LoopWatch
+from oncelog.broker.metrics.on_demand import OnDemand
 from oncelog.broker.metrics.process import Process
+from oncelog.broker.replication.in_sync import InSyncReplicas
 from oncelog.broker.requests.request_times import QUANTILES, RequestTimes
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
@@ -28,7 +27,6 @@ from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import NO_LEADER, PartitionInfo
-from oncelog.coordinator.transactions.metadata import TransactionState
 from oncelog.net.server import Server
 
 LINES_A_PART = 500
@@ -46,20 +44,23 @@ class Collector:
     config: DynamicConfig
     partitions: Partitions
     directories: LogDirectories
-    groups: GroupService
-    transactions: TransactionService
+    coordinators: CoordinatorLines
+    in_sync: InSyncReplicas
+    controller: Controller
     server: Server
     times: RequestTimes
     watch: LoopWatch
     process: Process
     clock: Callable[[], float]
     """The clock of `times`, in seconds."""
+    loop_time: Callable[[], float]
+    """The event loop's clock."""
     now_ms: Callable[[], int]
 
-    def parts(self, lags: GroupLags) -> Iterator[str]:
-        """Yield the whole text in parts. `lags` are those of now."""
+    def parts(self, on_demand: OnDemand) -> Iterator[str]:
+        """Yield the whole text in parts. `on_demand` is what others were asked for."""
         part: list[str] = []
-        for line in self._lines(lags):
+        for line in self._lines(on_demand):
             if line is not None:
                 part.append(line)
             if line is None or len(part) >= LINES_A_PART:
@@ -67,15 +68,16 @@ class Collector:
                 part = []
         yield "".join(part)
 
-    def _lines(self, lags: GroupLags) -> Lines[None]:
+    def _lines(self, on_demand: OnDemand) -> Lines[None]:
         yield from self._traffic()
         yield from self._broker()
         yield from self._requests()
         yield from self._cluster()
         yield from self._partitions()
         yield from self._replicas()
-        yield from self._coordinators()
-        yield from lags.lines()
+        yield from self.coordinators.lines()
+        yield from on_demand.lags.lines()
+        yield from counted(names.SINK_PENDING, on_demand.sinks)
         yield from self._process()
 
     # -- the broker ---------------------------------------------------------------------------------------------------
@@ -110,6 +112,12 @@ class Collector:
                 yield ""
         for metric in _OF_BROKER:
             yield from single(metric, counts[metric])
+        yield from single(names.ISR_SHRINKS, self.in_sync.shrinks)
+        yield from single(names.ISR_EXPANDS, self.in_sync.expands)
+        syncs = self.directories.syncs
+        yield from single(names.SYNCS, syncs.count)
+        yield from single(names.SYNC_SECONDS, syncs.total_s)
+        yield from single(names.SLOWEST_SYNC, max(syncs.since(self.loop_time() - 60), default=0.0))
         yield from single(names.OFFLINE_DIRECTORIES, sum(not directory.online for directory in self.directories))
         yield names.CONNECTIONS.head()
         by_listener = Counter(connection.session.listener.name for connection in self.server.connections)
@@ -156,6 +164,7 @@ class Collector:
         yield from single(names.OFFLINE_PARTITIONS, without if is_controller else 0)
         yield from single(names.TOPICS, len(topics) if is_controller else 0)
         yield from single(names.PARTITIONS, sum(topic.partition_count for topic in topics) if is_controller else 0)
+        yield from single(names.UNCLEAN_ELECTIONS, self.controller.unclean_elections)
         yield names.TOPIC_PARTITIONS.head()
         for topic in topics:
             yield names.TOPIC_PARTITIONS.sample(topic.partition_count, (topic.name,))
@@ -179,42 +188,6 @@ class Collector:
             for replica in tuple(self.partitions.opened()):
                 if not replica.log.closed:
                     yield metric.sample(value_of(replica), (replica.topic, str(replica.partition)))
-
-    # -- coordinators -------------------------------------------------------------------------------------------------
-
-    def _coordinators(self) -> Lines[None]:
-        states: Counter[str] = Counter()
-        protocols: Counter[str] = Counter()
-        offsets = 0
-        for _, shard in tuple(self.groups.shell.terms.shards()):
-            offsets += len(shard.offsets)
-            for group in tuple(shard.groups.values()):
-                listed = group.listed()
-                protocols[group.KIND] += 1
-                states[listed.group_state] += 1
-                yield ""
-        yield from counted(names.GROUPS, protocols)
-        yield from counted(names.GROUPS_BY_STATE, states)
-        yield from single(names.OFFSETS, offsets)
-        yield from counted(names.GROUP_PARTITIONS, _loading(self.groups.shell.terms))
-        ids: Counter[str] = Counter()
-        oldest = now = self.now_ms()
-        for _, coordinator in tuple(self.transactions.shell.terms.shards()):
-            for transaction in tuple(coordinator.transactions.values()):
-                yield ""
-                ids[transaction.state.text] += 1
-                if transaction.state is TransactionState.ONGOING:
-                    oldest = min(oldest, transaction.start_ms)
-        yield from counted(names.TRANSACTIONS, ids)
-        yield from single(names.OLDEST_TRANSACTION, (now - oldest) / 1000)
-        yield from counted(names.TRANSACTION_PARTITIONS, _loading(self.transactions.shell.terms))
-
-
-def _loading(terms: CoordinatorTerms[Any]) -> Counter[str]:
-    """Count the terms by the states of Kafka's coordinators."""
-    counts = Counter(dict.fromkeys(("loading", "active", "failed"), 0))
-    counts.update(terms.states())
-    return counts
 
 
 def _has_late(replica: Replica, before_ms: int) -> bool:
@@ -258,5 +231,6 @@ _OF_REPLICA: tuple[tuple[Metric, Callable[[Replica], int]], ...] = (
     (names.PRODUCERS, lambda replica: len(replica.log.producer_entries)),
     (names.DUPLICATES, lambda replica: replica.log.statistics.duplicate_batches),
     (names.GAPS, lambda replica: replica.log.statistics.sequence_gaps),
+    (names.FENCED, lambda replica: replica.log.statistics.fenced_batches),
     (names.STALE, lambda replica: replica.log.statistics.stale_sequences),
 )

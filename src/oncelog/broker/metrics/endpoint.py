@@ -11,7 +11,7 @@ from msgspec import json
 from oncelog.broker.metrics.collect import Collector
 from oncelog.broker.metrics.exposition import CONTENT_TYPE
 from oncelog.broker.metrics.health import Health
-from oncelog.broker.metrics.lag import Lags
+from oncelog.broker.metrics.on_demand import Questions
 from oncelog.net.http_server import Answer, HttpServer, one_part, plain
 from oncelog.protocol.addresses import bracketed
 
@@ -21,9 +21,9 @@ JSON = "application/json"
 class MetricsEndpoint:
     """An HTTP server with `/metrics`, `/live` and `/ready`."""
 
-    def __init__(self, collector: Collector, lags: Lags, health: Health, logger: logging.Logger) -> None:
+    def __init__(self, collector: Collector, questions: Questions, health: Health, logger: logging.Logger) -> None:
         self._collector = collector
-        self._lags = lags
+        self._questions = questions
         self._health = health
         self._logger = logger
         self._server = HttpServer({"/metrics": self._metrics, "/live": self._live, "/ready": self._ready})
@@ -46,8 +46,8 @@ class MetricsEndpoint:
 
     async def _parts(self) -> AsyncIterator[bytes]:
         """Yield the metrics, and let the loop serve other requests after each part."""
-        lags = await self._lags.measure()
-        for part in self._collector.parts(lags):
+        answers = await self._questions.ask()
+        for part in self._collector.parts(answers):
             yield part.encode("utf-8", "replace")
             await asyncio.sleep(0)
 

@@ -12,6 +12,7 @@ from oncelog.broker.metrics import catalog as names
 from oncelog.broker.metrics.exposition import Metric
 
 STATUS = "/proc/self/statm"
+DISKS = "/proc/self/io"
 DESCRIPTORS = "/proc/self/fd"
 
 
@@ -30,7 +31,13 @@ class Process:
         """Yield each metric with its value. What the system does not tell is omitted."""
         yield names.CPU, time.process_time()
         with contextlib.suppress(OSError), open(STATUS, encoding="ascii") as file:
-            yield names.MEMORY, int(file.read().split()[1]) * resource.getpagesize()
+            virtual, resident, *_ = file.read().split()
+            yield names.MEMORY, int(resident) * resource.getpagesize()
+            yield names.VIRTUAL_MEMORY, int(virtual) * resource.getpagesize()
+        with contextlib.suppress(OSError), open(DISKS, encoding="ascii") as file:
+            counts = dict(line.split(": ") for line in file.read().splitlines())
+            yield names.DISK_READ, int(counts["read_bytes"])
+            yield names.DISK_WRITTEN, int(counts["write_bytes"])
         with contextlib.suppress(OSError):
             yield names.OPEN_FILES, len(os.listdir(DESCRIPTORS))
         yield names.MOST_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -74,6 +74,10 @@ class InSyncReplicas:
         self._wake = asyncio.Event()
         self._closed = False
         self._unlogged: list[IsrChange] = []
+        self.shrinks = 0
+        """The partitions from whose in-sync replicas this leader has removed a broker."""
+        self.expands = 0
+        """The partitions to whose in-sync replicas this leader has added a broker."""
 
     def start(self) -> None:
         """Look for followers that lag, and write the proposals, in the background."""
@@ -185,6 +189,8 @@ class InSyncReplicas:
         if not self._unlogged and not self._closed:
             asyncio.get_running_loop().call_later(LOG_AFTER_S, self._log_changes)
         self._unlogged.append(change)
+        self.shrinks += not change.before <= change.after
+        self.expands += not change.after <= change.before
 
     def _log_changes(self) -> None:
         changes, self._unlogged = self._unlogged, []

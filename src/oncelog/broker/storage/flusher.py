@@ -117,8 +117,11 @@ class Flusher:
             for replica in replicas
         ]
         paths = [self._paths(replica) for replica in replicas]
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             missing = await self._workers.on_disk(disk, _sync_all, disk, paths)
+            self._directories.syncs.add(began, clock())
         except OSError as error:
             self._logger.error("cannot sync logs: %s", error)
             return error.errno not in TOO_MANY_OPEN  # any other error takes the directory offline

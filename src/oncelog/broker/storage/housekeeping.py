@@ -123,9 +123,12 @@ class Housekeeping:
         offset, paths = replica.log.pending_sync()
         truncations = replica.log.truncations
         disk = self._directories.disk_of(replica.log.directory)
+        clock = asyncio.get_running_loop().time
         for path in paths:
+            began = clock()
             try:
                 await self._workers.on_disk(disk, disk.sync, path)
+                self._directories.syncs.add(began, clock())
             except FileNotFoundError:
                 if path in replica.log.pending_sync()[1]:
                     raise

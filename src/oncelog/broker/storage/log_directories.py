@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from uuid import UUID
 
+from oncelog.broker.durations import Durations
 from oncelog.broker.events import Event
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.log_dir_registry import FormerDirectory, Known
@@ -47,6 +48,8 @@ class LogDirectories:
         self._by_partition: dict[TopicPartition, DataDirectory] = {}
         self._sizes: Counter[str] = Counter()
         self._lost: set[TopicPartition] = set()
+        self.syncs = Durations()
+        """How long logs waited for the device, by the event loop's clock."""
 
     def __iter__(self) -> Iterator[DataDirectory]:
         yield from self._all

@@ -17,7 +17,7 @@ from oncelog.coordinator.groups.classic.groups import ClassicGroups
 from oncelog.coordinator.groups.deletion import Tombstones
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.offsets import OffsetStore
-from oncelog.coordinator.groups.registry import GroupConfig, Registry
+from oncelog.coordinator.groups.registry import GroupConfig, GroupStatistics, Registry
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.messages.list_groups import ListedGroup
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
@@ -42,10 +42,12 @@ class GroupCoordinator:
     all kinds share. The registry has the groups of all kinds.
     """
 
-    def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self, config: GroupConfig, new_uuid: Callable[[], str], statistics: GroupStatistics | None = None
+    ) -> None:
         """`new_uuid` makes the random part of a member id."""
         self.offsets = OffsetStore()
-        self.registry = Registry(config, new_uuid)
+        self.registry = Registry(config, new_uuid, statistics)
         self.classic = ClassicGroups(self.registry)
         self.registry.register(self.classic)
         self._cleanup_due_ms: int | None = None
@@ -75,6 +77,7 @@ class GroupCoordinator:
             self.registry.kind_of(group).committed_by(group, request.member_id, now)
         limit = self.registry.config.offset_metadata_max_bytes
         response, records = commits.accept(request, limit, now.wall_ms)
+        self.registry.statistics.offset_commits += len(records)
         return Effects(records, [Reply(token, response)])
 
     def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now: Now) -> Effects:
@@ -82,6 +85,7 @@ class GroupCoordinator:
         commits.check_transactional_commit(self.groups.get(request.group_id), request)
         limit = self.registry.config.offset_metadata_max_bytes
         response, records = commits.accept_transactional(request, limit, now.wall_ms)
+        self.registry.statistics.offset_commits += len(records)
         return Effects(records, [Reply(token, response)])
 
     def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Tombstones:
@@ -111,6 +115,7 @@ class GroupCoordinator:
     def delete_offsets(self, request: OffsetDeleteRequest, token: Any) -> Effects:
         """Handle OffsetDelete of existing partitions. Raises ProtocolError if the whole request is rejected."""
         response, records = deletion.delete_offsets(self.groups, self.offsets, request)
+        self.registry.statistics.deleted_offsets += len(records)
         return Effects(records, [Reply(token, response)])
 
     # -- the log ------------------------------------------------------------------------------------------------
@@ -180,6 +185,8 @@ class GroupCoordinator:
             for records in islice(self._cleanup[-1], CLEANUP_CHECKS - checked):
                 checked += 1
                 effects.records += records
+                if len(self._cleanup) > 1:  # the first part is that of expired offsets
+                    self.registry.statistics.expired_offsets += len(records)
                 if len(effects.records) >= CLEANUP_LIMIT:
                     break
             if checked == CLEANUP_CHECKS or len(effects.records) >= CLEANUP_LIMIT:

@@ -29,12 +29,30 @@ class GroupConfig:
     retention_check_interval_ms: int = 600_000
 
 
+class GroupStatistics:
+    """Counters of all coordinators of a broker, for metrics (Kafka's `GroupCoordinatorMetrics`)."""
+
+    __slots__ = ("completed_rebalances", "deleted_offsets", "expired_offsets", "offset_commits")
+
+    def __init__(self) -> None:
+        self.completed_rebalances = 0
+        """Assignments of classic groups that their leaders have sent."""
+        self.deleted_offsets = 0
+        """Offsets that OffsetDelete has deleted."""
+        self.expired_offsets = 0
+        self.offset_commits = 0
+        """Offsets, also those of transactions that were aborted later."""
+
+
 class Registry:
     """The groups by their ids, and their next deadlines. A group id has one group, of one kind."""
 
-    def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self, config: GroupConfig, new_uuid: Callable[[], str], statistics: GroupStatistics | None = None
+    ) -> None:
         """`new_uuid` makes the random part of a member id."""
         self.config = config
+        self.statistics = statistics or GroupStatistics()
         self.new_uuid = new_uuid
         self.groups: dict[str, Group] = {}
         self.deadlines = Deadlines()

@@ -248,6 +248,7 @@ def _assign(operation: GroupOperation, assigned: dict[str, bytes]) -> None:
     for member in group.members.values():
         operation.answer_sync(member, assignments[member.member_id])
     operation.write(group.record(assignments))
+    operation.registry.statistics.completed_rebalances += 1
 
 
 # -- Heartbeat ------------------------------------------------------------------------------------------------------
