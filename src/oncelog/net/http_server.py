@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import NamedTuple
 
 MOST_CONNECTIONS = 16
@@ -42,13 +43,13 @@ class Answer(NamedTuple):
 
     status: int
     content_type: str
-    parts: AsyncIterator[bytes]
+    parts: AsyncGenerator[bytes, None]
 
 
 Route = Callable[[], Answer]
 
 
-async def one_part(text: str) -> AsyncIterator[bytes]:
+async def one_part(text: str) -> AsyncGenerator[bytes, None]:
     """Yield the only part of a short answer."""
     yield text.encode()
 
@@ -122,10 +123,11 @@ class HttpServer:
         writer.write(lines.encode("ascii"))
         async with asyncio.timeout(ANSWER_S):
             if method != "HEAD":
-                async for part in answer.parts:
-                    if part:
-                        writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
-                        await writer.drain()
+                async with aclosing(answer.parts) as parts:  # at once, also if the client is gone
+                    async for part in parts:
+                        if part:
+                            writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+                            await writer.drain()
                 if chunked:
                     writer.write(b"0\r\n\r\n")
             await writer.drain()

@@ -8,7 +8,7 @@ from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER
-from oncelog.broker.requests.readers import Sessions, readable_ends, readers_of
+from oncelog.broker.requests.readers import STEPS_A_TURN, Sessions, readable_ends, readers_of
 from oncelog.broker.requests.services import Handler, HandlerServices
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted, in_turns
@@ -70,6 +70,7 @@ async def handle(
     topics = []
     yielder = Yielder()
     with_ends = request.readable_ends and ctx.may(AclOperation.CLUSTER_ACTION, *CLUSTER)
+    searches = Yielder(STEPS_A_TURN)
     differ = False
     for topic in request.topics:
         found_offsets = []
@@ -89,7 +90,7 @@ async def handle(
                 replica = require(topic.name, asked.partition_index)
                 found = await _find(replica, workers, asked, ctx.api_version, isolation)
                 if with_ends:
-                    ends = await readable_ends(replica)
+                    ends = await readable_ends(replica, searches)
                     differ = differ or ends.uncommitted != ends.committed
             except ProtocolError as error:
                 code = error.code

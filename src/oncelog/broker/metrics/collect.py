@@ -160,10 +160,14 @@ class Collector:
             address = f"{endpoint.host}:{endpoint.port}" if endpoint else ""
             yield names.BROKER_INFO.sample(1, (str(broker), address))
         yield from single(names.ACTIVE_CONTROLLER, int(is_controller))
-        without = sum(info.leader == NO_LEADER for topic in topics for info in topic.partitions)
+        without = partitions = 0
+        for topic in topics:
+            partitions += topic.partition_count
+            without += sum(info.leader == NO_LEADER for info in topic.partitions)
+            yield None if topic.partition_count > LINES_A_PART else ""
         yield from single(names.OFFLINE_PARTITIONS, without if is_controller else 0)
         yield from single(names.TOPICS, len(topics) if is_controller else 0)
-        yield from single(names.PARTITIONS, sum(topic.partition_count for topic in topics) if is_controller else 0)
+        yield from single(names.PARTITIONS, partitions if is_controller else 0)
         yield from single(names.UNCLEAN_ELECTIONS, self.controller.unclean_elections)
         yield names.TOPIC_PARTITIONS.head()
         for topic in topics:

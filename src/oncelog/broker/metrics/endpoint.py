@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from msgspec import json
 
@@ -16,6 +16,8 @@ from oncelog.net.http_server import Answer, HttpServer, one_part, plain
 from oncelog.protocol.addresses import bracketed
 
 JSON = "application/json"
+MOST_SCRAPES = 4
+"""Scrapes at a time. Further ones are refused. Prometheus repeats them at its next interval."""
 
 
 class MetricsEndpoint:
@@ -27,6 +29,7 @@ class MetricsEndpoint:
         self._health = health
         self._logger = logger
         self._server = HttpServer({"/metrics": self._metrics, "/live": self._live, "/ready": self._ready})
+        self._scrapes = 0
         self.port = 0
         """The port that is bound, 0 before `start`."""
 
@@ -42,9 +45,20 @@ class MetricsEndpoint:
         await self._server.close()
 
     def _metrics(self) -> Answer:
+        if self._scrapes >= MOST_SCRAPES:
+            return plain(503, f"{MOST_SCRAPES} other scrapes are in progress; try again\n")
         return Answer(200, CONTENT_TYPE, self._parts())
 
-    async def _parts(self) -> AsyncIterator[bytes]:
+    async def _parts(self) -> AsyncGenerator[bytes, None]:
+        """Yield the metrics, and count this scrape until its end."""
+        self._scrapes += 1
+        try:
+            async for part in self._encoded():
+                yield part
+        finally:
+            self._scrapes -= 1
+
+    async def _encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the metrics, and let the loop serve other requests after each part."""
         answers = await self._questions.ask()
         for part in self._collector.parts(answers):

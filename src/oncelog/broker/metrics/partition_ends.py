@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from oncelog.broker.membership import Membership
 from oncelog.broker.metrics.group_offsets import Client
 from oncelog.broker.peers import Failure, Peers, Purpose
-from oncelog.broker.requests.readers import readable_ends, readers_of
+from oncelog.broker.requests.readers import STEPS_A_TURN, readable_ends, readers_of
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
@@ -105,14 +105,13 @@ class PartitionEnds:
 
     async def _find(self, mine: list[TopicPartition], ends: Ends) -> None:
         """Find the ends of the partitions that this broker leads."""
-        yielder = Yielder()
+        searches = Yielder(STEPS_A_TURN)
         for key in mine:
-            await yielder.next()
             replica = self._partitions.opened_replica(*key)
             if replica is None or replica.term is None:
                 continue
             try:
-                ends.partitions[key] = await readable_ends(replica)
+                ends.partitions[key] = await readable_ends(replica, searches)
             except ProtocolError:  # the log was closed or has failed, which others report
                 continue
         ends.add_readers(await in_turns(readers_of(self._sessions())))

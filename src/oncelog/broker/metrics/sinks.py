@@ -7,14 +7,14 @@ recognized by the end of its name, which the sink chooses unless its option `dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
+from oncelog.broker.requests.readers import STEPS_A_TURN, readable_end
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Yielder, in_turns
+from oncelog.broker.turns import KEYS_A_TURN, Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
+from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import decode_records, iter_batches
 
@@ -48,17 +48,19 @@ class Sinks:
         """Return for each decision topic whether its last decision is pending."""
         found: dict[str, bool] = {}
         known: dict[str, tuple[Replica, int, bool | None]] = {}
-        yielder = Yielder()
-        for topic in self._topics():
-            await yielder.next()
+        searches = Yielder(STEPS_A_TURN)
+        for topic in await in_turns(self._topics(), KEYS_A_TURN):
             replica = self._partitions.opened_replica(topic, 0)
             if replica is None or replica.term is None:
                 continue
             try:
-                end = await in_turns(replica.log.readable_end(committed=True))
+                end = await readable_end(replica, searches, committed=True)
                 before = self._known.get(topic)
-                same = before is not None and before[:2] == (replica, end)
-                pending = before[2] if before is not None and same else _pending(replica, end)
+                if before is not None and before[:2] == (replica, end):
+                    pending = before[2]
+                else:
+                    await searches.next(STEPS_A_TURN // 2)
+                    pending = _pending(replica, end)
             except ProtocolError:  # the log was closed or has failed, or the batch is damaged; others report that
                 continue
             known[topic] = replica, end, pending
@@ -67,13 +69,14 @@ class Sinks:
         self._known = known
         return found
 
-    def _topics(self) -> list[str]:
-        names: Iterator[str] = (
-            topic.name
-            for topic in self._cache.image.topics()
-            if topic.partition_count == 1 and topic.name.endswith(SUFFIX)
-        )
-        return sorted(names)[:MOST_TOPICS]
+    def _topics(self) -> Steps[list[str]]:
+        """Return the names of the decision topics, with a pause after each topic."""
+        found: list[str] = []
+        for topic in self._cache.image.topics():
+            yield
+            if topic.partition_count == 1 and topic.name.endswith(SUFFIX):
+                found.append(topic.name)
+        return sorted(found)[:MOST_TOPICS]
 
 
 def _pending(replica: Replica, end: int) -> bool | None:

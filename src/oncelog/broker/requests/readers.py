@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from oncelog.broker.turns import in_turns
+from oncelog.broker.turns import Yielder
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import Steps
 from oncelog.net.session import Session
@@ -17,18 +17,32 @@ from oncelog.protocol.messages.list_offsets import PartitionReader, ReadableEnds
 
 MOST_READERS = 10_000
 """Consumers that one response names."""
-STEPS_A_TURN = 10
-"""Steps of a search for the last readable record before other requests have their turn."""
+STEPS_A_TURN = 40
+"""Steps of searches for the last readable records before other requests have their turn, within a few ms."""
 
 Sessions = Callable[[], Iterator[Session]]
 
 
-async def readable_ends(replica: Replica) -> ReadableEnds:
-    """Return the ends of the records that consumers can read from a leader now. Raises ProtocolError."""
-    log = replica.log
-    committed = await in_turns(log.readable_end(committed=True), STEPS_A_TURN)
-    uncommitted = await in_turns(log.readable_end(committed=False), STEPS_A_TURN)
+async def readable_ends(replica: Replica, turns: Yielder) -> ReadableEnds:
+    """Return the ends of the records that consumers can read from a leader now. Raises ProtocolError.
+
+    `turns` counts the steps of all partitions of a request.
+    """
+    committed = await readable_end(replica, turns, committed=True)
+    uncommitted = await readable_end(replica, turns, committed=False)
     return ReadableEnds(uncommitted=max(uncommitted, committed), committed=committed)
+
+
+async def readable_end(replica: Replica, turns: Yielder, *, committed: bool) -> int:
+    """Return the result of `Log.readable_end`."""
+    search = replica.log.readable_end(committed=committed)
+    try:
+        while True:
+            await turns.next()
+            next(search)
+    except StopIteration as done:
+        found: int = done.value
+        return found
 
 
 def readers_of(sessions: Iterator[Session]) -> Steps[list[PartitionReader]]:
