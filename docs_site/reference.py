@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from docs_site import apis, command_line, error_pages, metrics, options, permissions, python_client, settings, states
+from docs_site import (
+    apis,
+    broker_metrics,
+    command_line,
+    error_pages,
+    metrics,
+    options,
+    permissions,
+    python_client,
+    settings,
+    states,
+)
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/python-client.md": python_client.page,
@@ -13,6 +24,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/broker-settings.md": settings.broker_page,
     "reference/topic-settings.md": settings.topic_page,
     "reference/metrics.md": metrics.page,
+    "reference/broker-metrics.md": broker_metrics.page,
     "reference/errors.md": error_pages.page,
     "reference/command-line.md": command_line.page,
     "reference/apis.md": apis.page,

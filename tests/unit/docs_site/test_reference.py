@@ -13,14 +13,26 @@ import pytest
 
 import oncelog
 from benchmarks import chart
-from docs_site import apis, command_line, error_pages, options, permissions, python_client, settings, states
+from docs_site import (
+    apis,
+    broker_metrics,
+    command_line,
+    error_pages,
+    options,
+    permissions,
+    python_client,
+    settings,
+    states,
+)
 from docs_site.build import WRITTEN
 from docs_site.kafka_apis import APIS
+from docs_site.markdown import code
 from docs_site.reference import PAGES
 from oncelog import aio, errors
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.settings import keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS
+from oncelog.broker.metrics.catalog import catalog
 from oncelog.broker.requests.apis import SERVED
 from oncelog.client.consumer.classic_membership import MemberState
 from oncelog.client.consumer.options import CONSUMER
@@ -292,3 +304,14 @@ def test_committed_drawing_of_states_is_current(name: str) -> None:
 
 def test_no_page_is_generated_twice() -> None:
     assert len(PAGES) == len(set(PAGES.values()))
+
+
+def test_each_metric_of_a_broker_has_one_row() -> None:
+    page = broker_metrics.page()
+    rows = [line for line in page.splitlines() if line.startswith("| <a")]
+    assert len(rows) == len(catalog())
+    for metric in catalog():
+        (row,) = (row for row in rows if code(metric.name) in row)
+        assert all(code(label) in row for label in metric.labels)
+        assert f"| {metric.kind.value} |" in row
+        assert metric.help.endswith("."), "the help is a sentence"

@@ -1,8 +1,11 @@
-"""All metrics of a broker: one table, from which the scrape, the documentation and the Grafana board are made.
+"""All metrics of a broker: one table, from which the scrape and the reference (`docs_site/broker_metrics.py`) are made.
 
-The names that begin with `kafka_server`, `kafka_cluster`, `kafka_controller`, `kafka_network` and `kafka_log` are those
-that jmx_exporter makes from Apache Kafka's MBeans. `kafka_brokers` and `kafka_topic_...` are those of kafka_exporter.
-So boards that exist find their series. The names of oncelog's own metrics begin with `oncelog`.
+Each metric has its name, type, labels, and the sentence that `# HELP` and the reference show. `catalog()` returns all.
+
+The names that begin with `kafka_server`, `kafka_cluster`, `kafka_controller`, `kafka_coordinator`, `kafka_network` and
+`kafka_log` are those that jmx_exporter makes from Apache Kafka's MBeans. `kafka_broker...`, `kafka_topic_...` and
+`kafka_consumergroup_...` are those of kafka_exporter. So boards that exist find their series. The names of oncelog's
+own metrics begin with `oncelog`.
 """
 
 from __future__ import annotations
@@ -205,6 +208,7 @@ CLASSIC_GROUPS_BY_STATE: dict[str, Metric] = {
     state: metric(f"{_MANAGER}_numgroups{state.lower()}", GAUGE, f"Groups of the classic protocol in state {state}.")
     for state in ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 }
+GROUPS_BY_STATE = metric("oncelog_classic_groups", GAUGE, "The same groups by state.", "state")
 _TRANSACTIONS = "kafka_server_transaction_coordinator_metrics"
 TRANSACTION_LOADS = (
     metric(f"{_TRANSACTIONS}_partition_load_time_avg", GAUGE, f"Average {_LOADED}"),

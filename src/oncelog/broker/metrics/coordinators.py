@@ -60,6 +60,7 @@ class CoordinatorLines:
         yield from single(names.CLASSIC_GROUPS, states.total())
         for state, metric in names.CLASSIC_GROUPS_BY_STATE.items():
             yield from single(metric, states[state])
+        yield from counted(names.GROUPS_BY_STATE, states)
         for attribute, metric in names.GROUP_COUNTS.items():
             yield from single(metric, getattr(self.statistics, attribute))
         yield from counted(names.GROUP_PARTITIONS, _states(terms))
