@@ -56,6 +56,7 @@ from support.cluster_watch import CHECK_S, COMPACTED, Consumers, DiskWatch, Stat
 from support.history import ABORTED, COMMITTED, Written, check_transaction
 from support.raw_client import RefusedError
 from support.replica_invariants import InvariantError
+from support.world_reports import reported
 
 LIMIT_S = 60.0
 """How long each step of the recovery may take, in virtual time."""
@@ -483,5 +484,5 @@ def run_plan(plan: Plan, kind: type[ClusterWorld] = ClusterWorld) -> tuple[Count
     world = World(plan.seed, store_latency_s=(fastest, slowest))
     for host in HOSTS:
         world.store_link(host).slow_answers_s = settings.slow_answers_s
-    outcomes = world.run(lambda world: kind(world, plan).run(), limit_s=600)
+    outcomes = world.run(lambda world: reported(world, kind(world, plan).run()), limit_s=600)
     return outcomes, world.digest()

@@ -41,6 +41,7 @@ from oncelog.sim.plan import Plan, PlanError
 from oncelog.sim.world import PORT, World
 from support.history import ABORTED, COMMITTED, Written, check_transaction
 from support.raw_client import RawWriter, RefusedError
+from support.world_reports import reported
 
 HOST = "broker-1"
 TOPIC = "numbers"
@@ -397,7 +398,7 @@ class TransactionWorld:
 def run_plan(plan: Plan) -> tuple[Counter[str], str]:
     """Run one world. Return its outcomes by kind with the errors that ended sessions, and its digest."""
     world = World(plan.seed)
-    outcomes = world.run(lambda world: TransactionWorld(world, plan).run(), limit_s=600)
+    outcomes = world.run(lambda world: reported(world, TransactionWorld(world, plan).run()), limit_s=600)
     return outcomes, world.digest()
 
 

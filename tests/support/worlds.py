@@ -21,6 +21,7 @@ from oncelog.sim.faults import UnknownHostError
 from oncelog.sim.plan import Plan, PlanError, decode
 from support import cluster_plans, cluster_world, permission_world, transaction_world
 from support.replica_invariants import InvariantError
+from support.world_reports import lines
 
 
 class Scenario(NamedTuple):
@@ -75,7 +76,7 @@ def shrink(scenario: Scenario, plan: Plan) -> Plan:
 def replay(scenario: Scenario, plan: Plan) -> None:
     """Run one plan, and print its outcomes and its digest."""
     outcomes, digest = scenario.run_plan(plan)
-    print(f"seed {plan.seed}: digest {digest}, {dict(outcomes)}")
+    print(f"seed {plan.seed}: digest {digest}, {lines(outcomes)}")
 
 
 class Report(NamedTuple):
@@ -121,7 +122,7 @@ def run_seeds(kind: int | str, first: int, count: int, *, jobs: int = 1, keep_go
             if done % 100 == 0 or done == count:
                 speed = [60 * done / passed for passed in (time.monotonic() - began, used)]
                 speeds = f"{speed[0]:.0f} a minute, {speed[1]:.0f} a minute of CPU"
-                print(f"{done} worlds, {len(failed)} failed, {speeds}, {dict(total)}", flush=True)
+                print(f"{done} worlds, {len(failed)} failed, {speeds}, {lines(total)}", flush=True)
     if keep_going and failed:
         print(f"{len(failed)} of {count} seeds fail: {' '.join(map(str, sorted(failed)))}", file=sys.stderr)
     return sorted(failed)

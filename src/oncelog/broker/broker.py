@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -74,6 +75,7 @@ from oncelog.net.stalls import StallWatch
 from oncelog.net.unsent import Unsent
 
 if TYPE_CHECKING:
+    from oncelog.broker.metrics.collect import Collector
     from oncelog.broker.metrics.endpoint import MetricsEndpoint
     from oncelog.broker.metrics.health import Health
 
@@ -260,20 +262,15 @@ class Broker:
         """Yield the open connections."""
         return (connection.session for connection in tuple(self.server.connections))
 
-    def _make_metrics(self) -> MetricsEndpoint:
-        """Create the server of the metrics. Its modules are imported only if it is wanted."""
+    def _make_collector(self) -> Collector:
+        """Create what reads the metrics. Its modules are imported only if it is wanted."""
         from oncelog.broker.metrics.collect import Collector
         from oncelog.broker.metrics.coordinators import CoordinatorLines
-        from oncelog.broker.metrics.endpoint import MetricsEndpoint
-        from oncelog.broker.metrics.lag import Lags
         from oncelog.broker.metrics.loop_watch import LoopWatch
-        from oncelog.broker.metrics.on_demand import Questions
-        from oncelog.broker.metrics.partition_ends import PartitionEnds
         from oncelog.broker.metrics.process import Process
-        from oncelog.broker.metrics.sinks import Sinks
 
         process, clock, loop_time = Process(), self.services.metering.busy, asyncio.get_running_loop().time
-        collector = Collector(
+        return Collector(
             membership=self.membership,
             cache=self.metadata,
             config=self.config,
@@ -292,16 +289,31 @@ class Broker:
             loop_time=loop_time,
             now_ms=self.now_ms,
         )
+
+    def _make_metrics(self) -> MetricsEndpoint:
+        """Create the server of the metrics."""
+        from oncelog.broker.metrics.endpoint import MetricsEndpoint
+        from oncelog.broker.metrics.lag import Lags
+        from oncelog.broker.metrics.on_demand import Questions
+        from oncelog.broker.metrics.partition_ends import PartitionEnds
+        from oncelog.broker.metrics.sinks import Sinks
+
         ends = PartitionEnds(self.metadata, self.partitions, self.membership, self.peers, self._sessions)
         lags = Lags(self.groups, self.metadata, ends, self._sessions)
         questions = Questions(lags, Sinks(self.metadata, self.partitions))
-        return MetricsEndpoint(collector, questions, self.health(), self.log)
+        return MetricsEndpoint(self._make_collector(), questions, self.health(), self.log)
 
     def health(self) -> Health:
         """Return what knows whether the broker is ready for clients."""
         from oncelog.broker.metrics.health import Health
 
         return Health(self.membership, self.metadata, self.partitions, self._coordinators)
+
+    def counters(self) -> Counter[str]:
+        """Return what this broker has counted, by the names of the metrics (`metrics.totals`)."""
+        from oncelog.broker.metrics.totals import totals
+
+        return totals(self._make_collector())
 
     def _metering(self, config: BrokerConfig) -> Metering:
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -42,6 +43,8 @@ class SimBroker(Machine):
         super().__init__(world, f"broker-{node_id}")
         self.node_id = node_id
         self.broker: Broker | None = None
+        self._counters: Counter[str] = Counter()
+        self._uncounted: Broker | None = None
         self._world = world
         self._settings = settings
 
@@ -57,7 +60,8 @@ class SimBroker(Machine):
         `die_in`, call that method before the first disk change.
         """
         process = self.boot()
-        self.broker = self._world.make_broker(self, self._settings)
+        self.counters()
+        self.broker = self._uncounted = self._world.make_broker(self, self._settings)
         if die_in is not None:
             self.die_in(die_in)
         started = self._world.loop.spawn(process, self.broker.start())
@@ -78,8 +82,19 @@ class SimBroker(Machine):
         assert self.process is not None
         assert self.broker is not None
         self.disk.spare()
+        self.counters()  # a stopped broker has no logs any more
         await self._world.loop.spawn(self.process, self.broker.stop())
         self.kill()
+
+    def counters(self) -> Counter[str]:
+        """Return what the processes of this broker have counted (`Broker.counters`), added up.
+
+        Count a process when it is stopped or when the next one starts; otherwise, in this call.
+        """
+        counted, self._uncounted = self._uncounted, None
+        if counted is not None:
+            self._counters += counted.counters()
+        return self._counters
 
 
 class World(Kernel):
@@ -107,6 +122,10 @@ class World(Kernel):
         broker = self.brokers[node_id] = SimBroker(self, node_id, settings)
         self.machines[broker.name] = broker
         return broker
+
+    def counters(self) -> Counter[str]:
+        """Return what all brokers have counted, by the names of the metrics. Call it at the end of a scenario."""
+        return sum((broker.counters() for broker in self.brokers.values()), Counter[str]())
 
     def make_broker(self, machine: SimBroker, settings: dict[str, Any]) -> Broker:
         """Create a broker of the production class, with the disk, store, clock and random numbers of the world."""

@@ -69,6 +69,12 @@ class Collector:
         yield "".join(part)
 
     def _lines(self, on_demand: OnDemand) -> Lines[None]:
+        yield from self.own_lines()
+        yield from on_demand.lags.lines()
+        yield from counted(names.SINK_PENDING, on_demand.sinks)
+
+    def own_lines(self) -> Lines[None]:
+        """Yield the lines that need no answer of others."""
         yield from self._traffic()
         yield from self._broker()
         yield from self._requests()
@@ -76,8 +82,6 @@ class Collector:
         yield from self._partitions()
         yield from self._replicas()
         yield from self.coordinators.lines()
-        yield from on_demand.lags.lines()
-        yield from counted(names.SINK_PENDING, on_demand.sinks)
         yield from self._process()
 
     # -- the broker ---------------------------------------------------------------------------------------------------
