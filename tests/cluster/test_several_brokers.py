@@ -208,8 +208,10 @@ def test_unclean_election_and_the_records_that_it_costs_are_warnings(
         async with asyncio.timeout(60):
             while not await elected():
                 await asyncio.sleep(0.05)
+        assert first.counters()["kafka_controller_controllerstats_uncleanleaderelections_total"] == count
         await brokers.start(2)
         await until(lambda: sum(map(counted, lines("giving up"))) == count)
+        await until(lambda: brokers.running[3].counters()["kafka_server_replicamanager_isrexpands_total"] >= count)
 
     run(Brokers(tmp_path), body)
     unclean = [line for line in lines("unclean election") if line.startswith("unclean election of leaders for")]

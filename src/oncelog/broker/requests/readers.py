@@ -36,13 +36,13 @@ async def readable_ends(replica: Replica, turns: Yielder) -> ReadableEnds:
 async def readable_end(replica: Replica, turns: Yielder, *, committed: bool) -> int:
     """Return the result of `Log.readable_end`."""
     search = replica.log.readable_end(committed=committed)
-    try:
-        while True:
-            await turns.next()
+    while True:
+        await turns.next()
+        try:
             next(search)
-    except StopIteration as done:
-        found: int = done.value
-        return found
+        except StopIteration as done:
+            found: int = done.value
+            return found
 
 
 def readers_of(sessions: Iterator[Session]) -> Steps[list[PartitionReader]]:
