@@ -65,18 +65,24 @@ class TruncatableLog:
         if known is not None and known[:2] == (end, truncations):
             return max(known[2], self.log_start_offset)
         search = readable_end(self.segments, self.log_start_offset, end, committed=committed)
-        while True:
-            with self._access.to("read"):
-                try:
-                    next(search)
-                except StopIteration as done:
-                    found: int = done.value
-                    break
+        found = self._advance(search)
+        while found is None:
             yield
             if self.truncations != truncations:
                 return end
+            found = self._advance(search)
         self._readable_ends[committed] = end, truncations, found
         return found
+
+    def _advance(self, search: Steps[int]) -> int | None:
+        """Run one step of a search. Return its result, or None if there are more steps."""
+        with self._access.to("read"):
+            try:
+                next(search)
+            except StopIteration as done:
+                result: int = done.value
+                return result
+        return None
 
     def advance_high_watermark(self, offset: int) -> None:
         """Record that all records before ``offset`` are committed. A lower offset changes nothing."""
