@@ -35,7 +35,7 @@ class Watched:
         self.cluster = cluster
         found = dict(SERVED.findall(cluster.process.stderr_path.read_text()))
         rules = directory / "rules.yml"
-        text = alerts.as_yaml(alerts.rules())
+        text = alerts.as_yaml(alerts.RULES)
         rules.write_text(re.sub(r"(?m)^( +for: ).*$", r"\g<1>0s", text))
         ports = [int(found[number]) for number in sorted(found)]
         self.prometheus = Prometheus(directory / "prometheus", ports, rules, STRIMZI_LABELS)

@@ -56,7 +56,7 @@ CASES: dict[str, Case] = {
         {f"{_END}{{{_PARTITION}}}": f"100+1x{MINUTES}", f"{_DISTANCE}{{{_PARTITION}}}": f"5x{MINUTES}"},
         21,
     ),
-    "OncelogSinkNotSettled": _gauge("oncelog_sink_decisions_pending"),
+    "OncelogSinkNotSettled": _gauge("oncelog_sink_decision_pending"),
     "OncelogGroupStuck": Case(
         {f"{_LAG}{{{_GROUP}}}": f"0+1x{MINUTES}", f"{_COMMITTED}{{{_GROUP}}}": f"7x{MINUTES}"},
         {f"{_LAG}{{{_GROUP}}}": f"10x{MINUTES}", f"{_COMMITTED}{{{_GROUP}}}": f"7+5x{MINUTES}"},

@@ -73,7 +73,6 @@ STRIMZI: tuple[Query, ...] = (
 
 _JAVA = "the broker has no Java virtual machine; process_resident_memory_bytes has its memory"
 _KUBERNETES = "Kubernetes serves it, not the broker"
-_LATER = "the broker does not serve it yet"
 
 ABSENT: dict[str, str] = {
     "jvm_memory_used_bytes": _JAVA,
@@ -83,10 +82,5 @@ ABSENT: dict[str, str] = {
     "container_memory_usage_bytes": _KUBERNETES,
     "container_cpu_usage_seconds_total": _KUBERNETES,
     "kubelet_volume_stats_available_bytes": _KUBERNETES,
-    "kafka_consumergroup_lag": _LATER,
-    "kafka_consumergroup_current_offset": _LATER,
-    "kafka_controller_controllerstats_uncleanleaderelections_total": _LATER,
-    "kafka_server_kafkaserver_linux_disk_write_bytes": _LATER,
-    "kafka_server_kafkaserver_linux_disk_read_bytes": _LATER,
 }
 """The metrics that find no series, with the reason. It counts only for metrics that are not in the catalog."""

@@ -44,7 +44,7 @@ def rules() -> None:
     """
     from oncelog.broker.metrics import alerts
 
-    click.echo(alerts.as_yaml(alerts.rules()), nl=False)
+    click.echo(alerts.as_yaml(alerts.RULES), nl=False)
 
 
 @click.command("list", epilog=examples("oncelog metrics list --format json"))

@@ -17,8 +17,6 @@ from oncelog.broker.metrics import catalog as names
 WARNING, CRITICAL = "warning", "critical"
 """Severities: look at it today, or at once."""
 
-_LAG = "kafka_consumergroup_lag"
-_COMMITTED = "kafka_consumergroup_current_offset"
 _PREFIXES = ("kafka", "oncelog", "process")
 _NAMES = re.compile(rf"\b(?:{'|'.join(_PREFIXES)})_[a-z0-9_]+")
 
@@ -112,16 +110,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "OncelogSinkNotSettled",
         WARNING,
-        "oncelog_sink_decisions_pending > 0",
+        f"{names.SINK_PENDING.name} > 0",
         "15m",
-        "A Spark sink has decided to commit {{ $value }} batches, but has not committed them everywhere.",
-        "The next start of the query completes them. If it will not start again: `oncelog sink list PREFIX` shows "
-        "the batches, and `oncelog sink settle PREFIX` completes them.",
+        "A Spark sink has decided in {{ $labels.topic }} to commit a batch, but has not committed it everywhere.",
+        "The next start of the query completes it. If it will not start again: `oncelog sink list PREFIX` shows "
+        "the batch, and `oncelog sink settle PREFIX` completes it.",
     ),
     Rule(
         "OncelogGroupStuck",
         WARNING,
-        f"{_LAG} > 0 and changes({_COMMITTED}[15m]) == 0",
+        f"{names.LAG.name} > 0 and changes({names.COMMITTED.name}[15m]) == 0",
         "15m",
         "Group {{ $labels.consumergroup }} commits nothing for {{ $labels.topic }}-{{ $labels.partition }}, "
         "although {{ $value }} offsets are left.",
@@ -131,8 +129,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "OncelogGroupFallsBehind",
         WARNING,
-        f"sum by (job, consumergroup, topic) ({_LAG}) > 1000 "
-        f"and sum by (job, consumergroup, topic) (deriv({_LAG}[30m])) > 0",
+        f"sum by (job, consumergroup, topic) ({names.LAG.name}) > 1000 "
+        f"and sum by (job, consumergroup, topic) (deriv({names.LAG.name}[30m])) > 0",
         "30m",
         "Group {{ $labels.consumergroup }} reads {{ $labels.topic }} more slowly than it is written. "
         "{{ $value }} offsets are left.",
@@ -173,12 +171,6 @@ RULES: tuple[Rule, ...] = (
 def metrics_of(expression: str) -> set[str]:
     """Return the names of a broker's metrics that an expression reads."""
     return set(_NAMES.findall(expression))
-
-
-def rules() -> list[Rule]:
-    """Return the rules whose metrics are in the catalog."""
-    known = {each.name for each in names.catalog()}
-    return [rule for rule in RULES if metrics_of(rule.expression) <= known]
 
 
 def as_yaml(chosen: Iterable[Rule]) -> str:
