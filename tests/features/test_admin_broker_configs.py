@@ -13,7 +13,6 @@ from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, D
 from support.configs import (
     APPEND,
     BROKER,
-    CLIENT_METRICS,
     DEFAULT,
     DELETE,
     DYNAMIC_BROKER,
@@ -231,12 +230,9 @@ def test_invalid_logger_levels_are_rejected(wire: Wire, broker: str, op: Op, err
     assert alter(wire, LOGGER, broker, op).error_code == code(error)
 
 
-@pytest.mark.parametrize(
-    ("kind", "op"),
-    [(CLIENT_METRICS, ("interval.ms", SET, "1000")), (GROUP, ("consumer.session.timeout.ms", SET, "45000"))],
-)
-def test_unsupported_resource_types(wire: Wire, server: Server, name: str, kind: int, op: Op) -> None:
-    """DIFFERS: they belong to protocols (KIP-714, 848, 932, 1071) that oncelog rejects with a clear error."""
+def test_settings_of_groups_are_not_supported(wire: Wire, server: Server, name: str) -> None:
+    """DIFFERS: they belong to protocols (KIP-848, 932, 1071) that oncelog rejects with a clear error."""
+    kind, op = GROUP, ("consumer.session.timeout.ms", SET, "45000")
     kafka = server.name == "apache-kafka"
     answer = alter(wire, kind, name, op)
     assert answer.error_code == (0 if kafka else code("INVALID_REQUEST"))

@@ -19,7 +19,7 @@ from oncelog.protocol.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The topics, broker settings, features, ACLs, quotas and tokens that the tree held after change number `sequence`.
+    """The topics, settings, features, ACLs, quotas and tokens that the tree held after change number `sequence`.
 
     `brokers` and `controller` may be newer: the store changes them when a session ends, and logs no change.
     """
@@ -32,6 +32,8 @@ class MetadataImage:
     """Dynamic settings by broker id. None is the key of the settings of all brokers."""
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """The SCRAM credentials of each user by name, and then by mechanism."""
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The settings of each client metrics subscription by name (KIP-714). The same object until one changes."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
     feature_epoch: int = -1
     acls: AclSet = NO_ACLS

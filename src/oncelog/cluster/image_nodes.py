@@ -9,7 +9,16 @@ from dataclasses import replace
 
 import msgspec
 
-from oncelog.cluster import acl_nodes, changes, configs, delegation_tokens, features, quota_nodes, users
+from oncelog.cluster import (
+    acl_nodes,
+    changes,
+    client_metrics,
+    configs,
+    delegation_tokens,
+    features,
+    quota_nodes,
+    users,
+)
 from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
@@ -50,6 +59,7 @@ def prepare(store: MetadataStore) -> None:
         *fixed,
         quota_nodes.CLIENTS,
         quota_nodes.IPS,
+        client_metrics.SUBSCRIPTIONS,
         *delegation_tokens.PARENTS,
         changes.PATH,
         BROKER_EPOCHS,
@@ -97,6 +107,7 @@ def read_image(store: MetadataStore) -> MetadataImage:
         sequence=sequence,
         broker_configs=configs.read_brokers(store),
         user_configs=users.read_users(store),
+        client_metrics=client_metrics.read_all(store),
         feature_levels=levels,
         feature_epoch=epoch,
         acls=NO_ACLS.with_changes(acl_nodes.read_all(store)),
@@ -127,6 +138,8 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
         after = replace(after, broker_configs=configs.read_brokers(store))
     if users.touched(missed.paths):
         after = replace(after, user_configs=users.read_users(store))
+    if client_metrics.touched(missed.paths):
+        after = replace(after, client_metrics=client_metrics.read_all(store))
     quotas = quota_nodes.touched(missed.paths)
     if quotas is None:
         after = replace(after, quotas=QuotaSet(quota_nodes.read_all(store)))

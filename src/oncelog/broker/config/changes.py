@@ -16,7 +16,6 @@ VALUE_MAX = 32_767
 """The maximum number of characters of a value (Kafka's limit)."""
 
 NOT_SERVED: dict[int, str] = {
-    ResourceType.CLIENT_METRICS: "oncelog does not support client metrics (KIP-714)",
     ResourceType.GROUP: "oncelog has no group settings, which only the consumer, share and streams protocols use",
 }
 """Kafka's kinds of resources that have no settings here, with the reason."""
@@ -47,6 +46,11 @@ def topic_key(name: str) -> str | None:
     """Return the broker's key of a topic setting, or None if the setting is unknown."""
     key = TOPIC_KEYS.get(name)
     return key.broker_key if key else None
+
+
+def no_key(name: str) -> str | None:
+    """Return None: no setting of a client metrics subscription is a list that APPEND can change, as in Kafka."""
+    return None
 
 
 def broker_key(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs: change settings of topics, brokers and loggers (KIP-133, KIP-339).
+"""AlterConfigs and IncrementalAlterConfigs: change settings of topics, brokers, loggers and client metrics.
 
-AlterConfigs is the older API. It replaces all settings of a resource. IncrementalAlterConfigs changes single settings.
-Source: Kafka's `ConfigAdminManager` and `ConfigurationControlManager`.
+AlterConfigs (KIP-133) is the older API. It replaces all settings of a resource. IncrementalAlterConfigs (KIP-339)
+changes single settings. Source: Kafka's `ConfigAdminManager` and `ConfigurationControlManager`.
 """
 
 from __future__ import annotations

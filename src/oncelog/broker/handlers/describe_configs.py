@@ -1,10 +1,10 @@
-"""DescribeConfigs: the settings of topics and of this broker, with the source of each value (KIP-226, 569)."""
+"""DescribeConfigs: settings of topics, client metrics and this broker, with their sources (KIP-226, 569)."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from oncelog.broker.config import loggers
+from oncelog.broker.config import client_metrics, loggers
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import (
     UNKNOWN_TYPE,
@@ -101,6 +101,10 @@ def _entries(
             ConfigEntry(logger, level, source, UNKNOWN_TYPE, False, (), None)
             for logger, level in loggers.levels().items()
         ]
+    if kind == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        return client_metrics.describe(image.client_metrics.get(name, {}))
     raise unserved(kind)
 
 

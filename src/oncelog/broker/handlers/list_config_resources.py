@@ -1,4 +1,4 @@
-"""ListConfigResources (KIP-1142): list topics, brokers and loggers. Source: Kafka's `KafkaApis`."""
+"""ListConfigResources (KIP-1142): list topics, brokers, loggers and client metrics. Source: Kafka's `KafkaApis`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def handle(
 ) -> ListConfigResourcesResponse:
     """Return the resources of the requested types, of all types if the request names none.
 
-    No client metrics and no groups have settings here. Version 0 lists client metrics only.
+    No groups have settings here. Version 0 lists client metrics only.
     """
     ctx.authorize(AclOperation.DESCRIBE_CONFIGS, *CLUSTER)
     wanted = {ResourceType.CLIENT_METRICS} if ctx.api_version == 0 else set(request.resource_types) or _TYPES
@@ -47,6 +47,8 @@ def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
     for broker in sorted(image.brokers):
         for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
             yield ConfigResource(resource_name=str(broker), resource_type=kind)
+    for name in sorted(image.client_metrics):
+        yield ConfigResource(resource_name=name, resource_type=ResourceType.CLIENT_METRICS)
 
 
 def bind(services: HandlerServices) -> Handler:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from oncelog.broker.config import loggers
-from oncelog.broker.config.changes import NOT_SERVED, Change, Key, broker_key, topic_key
+from oncelog.broker.config.changes import NOT_SERVED, Change, Key, broker_key, no_key, topic_key
+from oncelog.broker.config.client_metrics import check_name
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.turns import Yielder, counted
 from oncelog.cluster.topics import check_topic_name
@@ -81,7 +82,7 @@ async def alter(
     named: Collection[str],
     validate_only: bool,
 ) -> None:
-    """Change the settings of a topic, of this broker, or of all brokers if the name is empty.
+    """Change the settings of a topic, of client metrics, of this broker, or of all brokers if the name is empty.
 
     `named` are the settings that the request names.
     Raises INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION, and the errors of
@@ -96,6 +97,11 @@ async def alter(
         node_id = this_broker(administration.node_id, name) if name else None
         await administration.alter_broker(
             node_id, lambda before: wanted(before, broker_key), named=named, validate_only=validate_only
+        )
+    elif kind == ResourceType.CLIENT_METRICS:
+        check_name(name)
+        await administration.alter_client_metrics(
+            name, lambda before: wanted(before, no_key), validate_only=validate_only
         )
     else:
         raise unserved(kind)

@@ -1,4 +1,5 @@
-"""Change the settings of topics and brokers, and the levels of features. Each change only writes to the tree.
+"""Change the settings of topics, brokers and client metrics, and the levels of features. Each change only writes to the
+tree.
 
 `BrokerSettings` applies those of brokers that are in the tree.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+from oncelog.broker.config.client_metrics import check_changed_settings
 from oncelog.broker.config.dynamic import DynamicConfig, check_broker_limits, check_changed_broker_configs
 from oncelog.broker.config.dynamic_listeners import listeners_of, without_secrets
 from oncelog.broker.config.errors import ConfigError
@@ -15,7 +17,7 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Runtime
-from oncelog.cluster import configs, features
+from oncelog.cluster import client_metrics, configs, features
 from oncelog.cluster.features import SUPPORTED
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.users import add_user, update_user
@@ -23,6 +25,9 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Map the current settings to the requested ones. The result is not yet validated. Raises ProtocolError."""
+
+MOST_SUBSCRIPTIONS = 100
+"""The maximum number of client metrics subscriptions of a cluster. Each new client is compared with all of them."""
 
 CheckTls = Callable[[BrokerConfig, Sequence[str]], Awaitable[None]]
 """Check the TLS files that settings give to listeners. Raises INVALID_REQUEST."""
@@ -94,6 +99,27 @@ class SettingsAdministration:
             written = await self._workers.write_store(configs.update_broker, log, node_id, checked)
         target = "all brokers" if node_id is None else "this broker"
         self.logger.info("settings of %s are now %s", target, without_secrets(written))
+
+    async def alter_client_metrics(self, name: str, change: Change, *, validate_only: bool) -> None:
+        """Change the settings of a client metrics subscription. They take effect before this returns.
+
+        Without settings, there is no subscription. Raises INVALID_REQUEST, INVALID_CONFIG, REQUEST_TIMED_OUT, and
+        POLICY_VIOLATION if there are too many.
+        """
+
+        def checked(before: Mapping[str, str]) -> dict[str, str]:
+            return check_changed_settings(before, change(before))
+
+        async with self._loader.changing() as log:
+            known = self._cache.image.client_metrics
+            wanted = checked(known.get(name, {}))
+            if wanted and name not in known and len(known) >= MOST_SUBSCRIPTIONS:
+                message = f"a cluster may have at most {MOST_SUBSCRIPTIONS} client metrics subscriptions"
+                raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
+            if validate_only:
+                return
+            written = await self._workers.write_store(client_metrics.update, log, name, checked)
+        self.logger.info("settings of the client metrics subscription %r are now %s", name, written)
 
     async def alter_user(self, name: str, wanted: Mapping[str, str | None]) -> None:
         """Set these settings of a user; None removes one. They take effect before this returns.

@@ -1,0 +1,73 @@
+"""Settings of client metrics subscriptions: patterns, settings of other versions, the limit of their number."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config.client_metrics import check_changed_settings, check_settings, parse
+from oncelog.broker.metadata.settings import MOST_SUBSCRIPTIONS
+from oncelog.cluster.client_metrics import SUBSCRIPTIONS, read_all, subscription_path
+from oncelog.cluster.store import Set
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.broker_fixtures import BrokerStorage
+
+CLIENT = {"client_id": "etl-1", "client_software_name": "apache-kafka-java", "client_source_port": "1234"}
+
+
+@pytest.mark.parametrize(
+    ("match", "selected"),
+    [
+        ("", True),
+        ("client_id=etl-[0-9]", True),
+        ("client_id=etl", False),
+        ("client_id=etl-1,client_software_name=librdkafka", False),
+        ("client_id=b,client_id=etl.*", True),
+        ("client_id=etl.*,client_id=b", False),
+    ],
+)
+def test_whole_values_of_all_attributes_must_match(match: str, selected: bool) -> None:
+    assert parse({"match": match}).selects(CLIENT) is selected
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\1", "(a*)*" * 200])
+def test_pattern_that_may_need_exponential_time_is_rejected(pattern: str) -> None:
+    with pytest.raises(ProtocolError, match="Illegal client matching pattern") as caught:
+        check_settings({"match": f"client_id={pattern}"})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+
+
+def test_setting_of_another_version_stays_until_the_subscription_is_deleted() -> None:
+    before = {"metrics": "a", "later": "1"}
+    assert check_changed_settings(before, {**before, "metrics": "b"}) == {"metrics": "b", "later": "1"}
+    assert check_changed_settings(before, {"later": "1"}) == {}
+
+
+async def _set(broker: Broker, name: str, **settings: str) -> None:
+    await broker.settings.alter_client_metrics(name, lambda before: {**before, **settings}, validate_only=False)
+
+
+def test_number_of_subscriptions_is_limited(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        for number in range(MOST_SUBSCRIPTIONS):
+            await _set(broker, f"s{number}", metrics="*")
+        with pytest.raises(ProtocolError, match="at most 100 client metrics subscriptions") as caught:
+            await _set(broker, "another", metrics="*")
+        assert caught.value.code == ErrorCode.POLICY_VIOLATION
+        await _set(broker, "s0", metrics="org")
+        assert broker.metadata.image.client_metrics["s0"] == {"metrics": "org"}
+
+    storage.run_broker(life)
+
+
+def test_damaged_node_is_omitted_and_repaired_by_the_next_change(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await _set(broker, "good", metrics="*")
+        await _set(broker, "bad", metrics="*")
+        broker.store.multi([Set(subscription_path("bad"), b"{")])
+        assert read_all(broker.store) == {"good": {"metrics": "*"}}
+        await _set(broker, "bad", metrics="org")
+        assert broker.metadata.image.client_metrics["bad"] == {"metrics": "org"}
+        assert broker.store.children(SUBSCRIPTIONS) == ["bad", "good"]
+
+    storage.run_broker(life)
