@@ -71,8 +71,8 @@ def permit(two: Guarded) -> Iterator[Any]:
 
 
 def versions(row: Row, client: Wire) -> range:
-    low, high = client.versions[row.api]
     served = SERVED[row.api]
+    low, high = client.versions.get(row.api, (served.min_version, served.max_version))
     return range(max(low, served.min_version, row.from_version), min(high, served.max_version, row.up_to) + 1)
 
 

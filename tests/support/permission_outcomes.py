@@ -309,6 +309,22 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0-1": "1=CLUSTER_AUTH"},
         {"0-1": "1=NONE"},
     ),
+    "DescribeConfigs of client metrics": (
+        {"1-4": "all=CLUSTER_AUTH"},
+        {"1-4": "all=NONE"},
+    ),
+    "IncrementalAlterConfigs of client metrics": (
+        {"0-1": "all=CLUSTER_AUTH"},
+        {"0-1": "all=NONE"},
+    ),
+    "GetTelemetrySubscriptions": (
+        {"0": "-=NONE"},
+        {},
+    ),
+    "PushTelemetry without an id": (
+        {"0": "-=INVALID_REQUEST"},
+        {},
+    ),
     "CreateDelegationToken without a login": (
         {"1-3": "-=DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"},
         {},

@@ -377,6 +377,27 @@ def cluster() -> Iterator[Row]:
             grants(On.CLUSTER, Op.ALTER_CONFIGS, Op.ALL),
             lacking(On.CLUSTER, Op.DESCRIBE_CONFIGS, Op.ALTER),
         ),
+        (
+            "DescribeConfigs of client metrics",
+            ApiKey.DESCRIBE_CONFIGS,
+            {"resources": [{"resource_type": 16, "resource_name": "all", "configuration_keys": ["match"]}]},
+            settings,
+            no_settings,
+        ),
+        (
+            "IncrementalAlterConfigs of client metrics",
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            {
+                "resources": [
+                    {"resource_type": 16, "resource_name": "all", "configs": [{"name": "metrics", "value": "*"}]}
+                ],
+                "validate_only": True,
+            },
+            grants(On.CLUSTER, Op.ALTER_CONFIGS, Op.ALL),
+            lacking(On.CLUSTER, Op.DESCRIBE_CONFIGS, Op.ALTER),
+        ),
+        ("GetTelemetrySubscriptions", ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, {}, (), ()),
+        ("PushTelemetry without an id", ApiKey.PUSH_TELEMETRY, {}, (), ()),
     ):
         yield Row(
             name,

@@ -61,6 +61,8 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.storage.retention import Retention
+from oncelog.broker.telemetry.exported import ExportedMetrics
+from oncelog.broker.telemetry.telemetry import Telemetry
 from oncelog.broker.workers import Offload, Runtime, Workers
 from oncelog.cluster.brokers import Endpoint
 from oncelog.cluster.image import MetadataCache
@@ -230,6 +232,7 @@ class Broker:
             acls=AclAdministration(self.loader, self.metadata, self._runtime),
             quotas=QuotaAdministration(self.loader, self.metadata, self._runtime),
             metering=self._metering(config),
+            telemetry=self._telemetry(config),
             tokens=self.tokens,
             partitions=self.partitions,
             directories=self.directories,
@@ -283,6 +286,7 @@ class Broker:
             controller=self.controller,
             server=self.server,
             times=self.times,
+            telemetry=self.services.telemetry,
             watch=LoopWatch(clock, process.thread_cpu_s),
             process=process,
             clock=clock,
@@ -314,6 +318,11 @@ class Broker:
         from oncelog.broker.metrics.totals import totals
 
         return totals(self._make_collector())
+
+    def _telemetry(self, config: BrokerConfig) -> Telemetry:
+        exported = ExportedMetrics() if config.metrics_port >= 0 else None
+        now = asyncio.get_running_loop().time
+        return Telemetry(self.metadata, config.telemetry_max_bytes, now, self._runtime, exported)
 
     def _metering(self, config: BrokerConfig) -> Metering:
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds)

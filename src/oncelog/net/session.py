@@ -62,6 +62,7 @@ class Session:
         "port",
         "principal",
         "request_limit",
+        "software",
         "throttle",
         "token_authenticated",
         "unread",
@@ -98,6 +99,8 @@ class Session:
         REJECTED, THROTTLED, OUTSIDE."""
         self.gone = False
         """The client has closed its sending side, or the connection is lost."""
+        self.software = "unknown", "unknown"
+        """The name and the version of the client's software, from its ApiVersions request."""
         self.request_limit = request_limit
         """The largest frame in bytes that the client may send now."""
         self.active = True

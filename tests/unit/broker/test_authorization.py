@@ -50,6 +50,8 @@ NEEDS_NO_PERMISSION = {
         ),
         "the client must be identified, and Kafka checks that first; tests/clients/test_delegation_tokens.py",
     ),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "each client may ask, as in Kafka",
+    ApiKey.PUSH_TELEMETRY: "each client may push what it is asked for, as in Kafka",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "the protocol is off, and Kafka checks that first",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "the protocol is off, and Kafka checks that first",
 }
@@ -179,6 +181,8 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.LIST_TRANSACTIONS, {}, set(), empty="transaction_states")
     yield Case(ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": GROUP}, {E.UNSUPPORTED_VERSION})
     yield Case(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": [GROUP]}, {E.UNSUPPORTED_VERSION})
+    yield Case(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, {}, set())
+    yield Case(ApiKey.PUSH_TELEMETRY, {}, {E.INVALID_REQUEST})
     yield Case(ApiKey.LIST_CONFIG_RESOURCES, {}, {C})
     yield Case(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {}, set(), empty="topics")
     yield Case(ApiKey.DESCRIBE_TOPIC_PARTITIONS, {"topics": [{"name": TOPIC}, {"name": "absent"}]}, {T})

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config.client_metrics import check_changed_settings, check_settings, parse
-from oncelog.broker.metadata.settings import MOST_SUBSCRIPTIONS
+from oncelog.broker.config.client_metrics import (
+    MOST_SUBSCRIPTIONS,
+    check_changed_settings,
+    check_settings,
+    parse,
+)
 from oncelog.cluster.client_metrics import SUBSCRIPTIONS, read_all, subscription_path
 from oncelog.cluster.store import Set
 from oncelog.protocol.errors import ErrorCode, ProtocolError

@@ -18,6 +18,8 @@ METRICS, INTERVAL_MS, MATCH = "metrics", "interval.ms", "match"
 ALL_METRICS = "*"
 DEFAULT_INTERVAL_MS = 300_000
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 3_600_000
+MOST_SUBSCRIPTIONS = 100
+"""The maximum number of subscriptions of a cluster. Each new client is compared with all of them."""
 LONGEST_NAME = 255
 """The maximum number of characters of a subscription's name. Kafka has no limit."""
 

@@ -127,6 +127,10 @@ class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
     metrics_host: str = "127.0.0.1"
     """oncelog only: address of that server. It has neither a login nor TLS."""
 
+    telemetry_max_bytes: Int1 = 1024 * 1024
+    """Largest push of a client's metrics, before and after decompression. Clients push only if `metrics.port` is
+    set."""
+
     # permissions
     authorizer_class_name: str = ""
     """The authorizer, `org.apache.kafka.metadata.authorizer.StandardAuthorizer`, which decides by ACLs. Default: every

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from oncelog.broker.config.client_metrics import check_changed_settings
+from oncelog.broker.config.client_metrics import MOST_SUBSCRIPTIONS, check_changed_settings
 from oncelog.broker.config.dynamic import DynamicConfig, check_broker_limits, check_changed_broker_configs
 from oncelog.broker.config.dynamic_listeners import listeners_of, without_secrets
 from oncelog.broker.config.errors import ConfigError
@@ -25,9 +25,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Map the current settings to the requested ones. The result is not yet validated. Raises ProtocolError."""
-
-MOST_SUBSCRIPTIONS = 100
-"""The maximum number of client metrics subscriptions of a cluster. Each new client is compared with all of them."""
 
 CheckTls = Callable[[BrokerConfig, Sequence[str]], Awaitable[None]]
 """Check the TLS files that settings give to listeners. Raises INVALID_REQUEST."""

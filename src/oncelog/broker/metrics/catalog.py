@@ -249,6 +249,30 @@ SYNCS = metric("oncelog_syncs_total", COUNTER, "Rounds in which logs were synced
 SYNC_SECONDS = metric("oncelog_sync_seconds_total", COUNTER, "Seconds that these rounds took.")
 SLOWEST_SYNC = metric("oncelog_slowest_sync_seconds", GAUGE, "The longest round of the last minute, 0 if none.")
 
+# -- the metrics of clients (KIP-714). Their own names begin with `kafka_client_` ------------------------------------
+
+CLIENT_INSTANCES = metric(
+    "kafka_server_client_metrics_instance_count", GAUGE, "Client instances that this broker knows (KIP-714)."
+)
+CLIENT_INFO = metric(
+    "oncelog_client_info",
+    GAUGE,
+    "1 for each client that pushes metrics to this broker.",
+    *("client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address"),
+    *("client_rack", "group_id", "group_instance_id", "group_member_id", "transactional_id"),
+)
+CLIENT_SERIES = metric("oncelog_client_series", GAUGE, "Series of clients that this broker exports.")
+_TELEMETRY = "oncelog_client_telemetry"
+CLIENT_THROTTLED = metric(
+    f"{_TELEMETRY}_throttled_total", COUNTER, "Telemetry requests before the push interval passed."
+)
+CLIENT_UNKNOWN = metric(f"{_TELEMETRY}_unknown_subscription_total", COUNTER, "Pushes for a former subscription.")
+CLIENT_INVALID = metric(f"{_TELEMETRY}_invalid_total", COUNTER, "Pushes that could not be decoded.")
+CLIENT_TRUNCATED = metric(f"{_TELEMETRY}_truncated_total", COUNTER, "Pushes of which only the first part was read.")
+CLIENT_DROPPED = metric(
+    f"{_TELEMETRY}_dropped_points_total", COUNTER, "Points that are not exported: a limit, another type, not requested."
+)
+
 # -- the process -----------------------------------------------------------------------------------------------------
 
 CPU = metric("process_cpu_seconds_total", COUNTER, "Seconds of user and system time.")

@@ -15,7 +15,7 @@ from oncelog.broker.membership import Membership
 from oncelog.broker.metadata.controller import Controller
 from oncelog.broker.metrics import catalog as names
 from oncelog.broker.metrics.coordinators import CoordinatorLines
-from oncelog.broker.metrics.exposition import Lines, Metric, counted, single
+from oncelog.broker.metrics.exposition import Kind, Lines, Metric, counted, single
 from oncelog.broker.metrics.loop_watch import LoopWatch
 from oncelog.broker.metrics.on_demand import OnDemand
 from oncelog.broker.metrics.process import Process
@@ -23,6 +23,7 @@ from oncelog.broker.replication.in_sync import InSyncReplicas
 from oncelog.broker.requests.request_times import QUANTILES, RequestTimes
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.telemetry.telemetry import Telemetry
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.leader import Leadership
 from oncelog.cluster.replica import Replica
@@ -49,6 +50,7 @@ class Collector:
     controller: Controller
     server: Server
     times: RequestTimes
+    telemetry: Telemetry
     watch: LoopWatch
     process: Process
     clock: Callable[[], float]
@@ -82,6 +84,7 @@ class Collector:
         yield from self._partitions()
         yield from self._replicas()
         yield from self.coordinators.lines()
+        yield from self._clients()
         yield from self._process()
 
     # -- the broker ---------------------------------------------------------------------------------------------------
@@ -196,6 +199,32 @@ class Collector:
             for replica in tuple(self.partitions.opened()):
                 if not replica.log.closed:
                     yield metric.sample(value_of(replica), (replica.topic, str(replica.partition)))
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _clients(self) -> Lines[None]:
+        """Yield what clients have pushed (KIP-714)."""
+        telemetry = self.telemetry
+        exported = telemetry.exported
+        if exported is None:
+            return
+        telemetry.expire()
+        instances = telemetry.instances
+        yield from single(names.CLIENT_INSTANCES, len(instances))
+        yield from single(names.CLIENT_THROTTLED, instances.throttled)
+        yield from single(names.CLIENT_UNKNOWN, instances.unknown_subscriptions)
+        yield from single(names.CLIENT_INVALID, telemetry.invalid)
+        yield from single(names.CLIENT_TRUNCATED, telemetry.truncated)
+        yield from single(names.CLIENT_DROPPED, exported.dropped)
+        yield from single(names.CLIENT_SERIES, exported.series)
+        yield names.CLIENT_INFO.head()
+        for values in exported.infos():
+            yield names.CLIENT_INFO.sample(1, values)
+        for name, counter, samples in exported.families():
+            family = Metric(name, Kind.COUNTER if counter else Kind.GAUGE, "Pushed by clients (KIP-714).")
+            yield family.head()
+            for sample in samples:
+                yield family.sample(sample.value, sample.values, sample.labels)
 
 
 def _has_late(replica: Replica, before_ms: int) -> bool:

@@ -82,9 +82,14 @@ SERVED: dict[int, Served] = {
     ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.list"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "consumer_groups.heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "consumer_groups.describe"),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Served(0, 0, "telemetry.subscriptions"),
+    ApiKey.PUSH_TELEMETRY: Served(0, 0, "telemetry.push"),
     ApiKey.LIST_CONFIG_RESOURCES: Served(0, 1, "list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "describe_topic_partitions"),
 }
+
+FOR_METRICS_OF_CLIENTS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+"""ApiVersions reports these only if somebody can read the metrics of clients, as Kafka's does (KIP-714)."""
 
 PRODUCE_ADVERTISED_MIN = 0
 """ApiVersions reports Produce from version 0 on, as Kafka 4 does for old librdkafka (KAFKA-18659).

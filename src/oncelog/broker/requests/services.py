@@ -24,6 +24,7 @@ from oncelog.broker.requests.operations import Authorizer
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.telemetry.telemetry import Telemetry
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
 from oncelog.net.session import Session
@@ -48,6 +49,7 @@ class HandlerServices:
     acls: AclAdministration
     quotas: QuotaAdministration
     metering: Metering
+    telemetry: Telemetry
     tokens: TokenAdministration
     partitions: Partitions
     directories: LogDirectories
