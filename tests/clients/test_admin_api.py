@@ -195,6 +195,33 @@ def test_offsets_and_deleted_records(admin: Admin, server: Server, name: str) ->
         admin.delete_records({(name, 0): 6})
 
 
+def test_client_metrics_subscription(admin: Admin, name: str) -> None:
+    def listed() -> list[str]:
+        found = admin.list_config_resources("client_metrics")
+        assert {each.kind for each in found} <= {"client_metrics"}
+        return [each.name for each in found]
+
+    wanted = {"metrics": "org.a", "interval.ms": "1000"}
+    admin.alter_configs("client_metrics", name, wanted)
+    wait_until(lambda: name in listed(), "the subscription exists")
+    assert admin.describe_configs("client_metrics", name, all_=False) == wanted
+    assert admin.describe_configs("client_metrics", name) == {**wanted, "match": ""}
+    with pytest.raises(errors.KafkaError) as wrong:
+        admin.alter_configs("client_metrics", name, {"interval.ms": "1"})
+    assert code(wrong) is ErrorCode.INVALID_REQUEST
+    admin.alter_configs("client_metrics", name, {}, wanted)
+    wait_until(lambda: name not in listed(), "the subscription is gone")
+
+
+def test_resources_with_settings(admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    wait_until(lambda: ("topic", name) in admin.list_config_resources(), "the topic is listed")
+    assert {("broker", "1"), ("broker_logger", "1")} <= set(admin.list_config_resources())
+    assert admin.list_config_resources("broker") == [("broker", "1")]
+    with pytest.raises(errors.ConfigError, match="unknown kind of resources 'user'; the kinds are topic, broker,"):
+        admin.list_config_resources("user")
+
+
 def test_settings(admin: Admin, name: str) -> None:
 
     def own() -> dict[str, str | None]:

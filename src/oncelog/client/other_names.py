@@ -51,7 +51,6 @@ _NOT_YET = {
     "list_partition_reassignments": "moving replicas between brokers (KIP-455)",
     "elect_leaders": "electing leaders (KIP-460)",
     "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
-    "list_config_resources": "listing config resources (KIP-1142)",
     "describe_share_groups": "share groups (KIP-932)",
 }
 """Method of Kafka's Admin that is not supported yet -> its subject."""

@@ -93,6 +93,7 @@ class Admin(AdminBase):
     # -- settings ---------------------------------------------------------------------------------------------
     describe_configs = _asked(configs.describe_configs)
     describe_config_entries = _asked(configs.describe_config_entries)
+    list_config_resources = _asked(configs.list_config_resources)
     alter_configs = _asked(configs.alter_configs)
     alter_topic_configs = _asked(configs.alter_topic_configs)
     alter_broker_configs = _asked(configs.alter_broker_configs)

@@ -52,6 +52,7 @@ class Admin(AdminBase, Blocking[Awaited]):
     # -- settings ---------------------------------------------------------------------------------------------
     describe_configs = blocking(Awaited.describe_configs)
     describe_config_entries = blocking(Awaited.describe_config_entries)
+    list_config_resources = blocking(Awaited.list_config_resources)
     alter_configs = blocking(Awaited.alter_configs)
     alter_topic_configs = blocking(Awaited.alter_topic_configs)
     alter_broker_configs = blocking(Awaited.alter_broker_configs)

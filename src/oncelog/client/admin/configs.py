@@ -1,4 +1,4 @@
-"""Describe and change settings of topics, brokers and groups with a `ClusterClient`."""
+"""Describe and change settings of topics, brokers, groups and client metrics with a `ClusterClient`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.notebooks import in_notebooks
 from oncelog.client.response_errors import raise_for_error, require_answers
+from oncelog.errors import ConfigError
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.incremental_alter_configs import (
@@ -15,12 +16,14 @@ from oncelog.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from oncelog.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from oncelog.protocol.schema import Message
 
 RESOURCES = {
     "topic": ResourceType.TOPIC,
     "broker": ResourceType.BROKER,
     "broker_logger": ResourceType.BROKER_LOGGER,
+    "client_metrics": ResourceType.CLIENT_METRICS,
     "group": ResourceType.GROUP,
 }
 """The kinds of resources that have settings."""
@@ -31,6 +34,7 @@ SOURCES = {
     4: "broker's start",
     5: "default",
     6: "logger",
+    7: "client metrics subscription",
     8: "group",
 }
 """Where the value of a setting comes from (Kafka's `ConfigSource`)."""
@@ -44,7 +48,7 @@ class ConfigEntry(NamedTuple):
     """A setting of a resource. The value of a sensitive setting is None.
 
     `source` is Kafka's number for the origin of the value: 1 the topic, 2 this broker at run time, 3 all brokers at run
-    time, 4 the broker's start, 5 the default, 6 a logger, 8 the group.
+    time, 4 the broker's start, 5 the default, 6 a logger, 7 the client metrics subscription, 8 the group.
     """
 
     name: str
@@ -52,6 +56,13 @@ class ConfigEntry(NamedTuple):
     source: int
     read_only: bool
     sensitive: bool
+
+
+class ConfigResource(NamedTuple):
+    """A resource that has settings. `kind` is one of `describe_configs`."""
+
+    kind: str
+    name: str
 
 
 async def _call_resource(cluster: ClusterClient, kind: str, name: str, request: Message) -> Any:
@@ -67,8 +78,9 @@ async def describe_configs(
 ) -> dict[str, str | None]:
     """Return setting -> value of a resource (Kafka's DescribeConfigs).
 
-    `kind` is "topic", "broker", "broker_logger" or "group". `name` is the topic, the group or the broker's node id. The
-    broker name "" means the settings that all brokers share. With `all_` False, return only settings that a user has
+    `kind` is "topic", "broker", "broker_logger", "client_metrics" or "group". `name` is the topic, the client metrics
+    subscription (KIP-714), the group or the broker's node id. The broker name "" means the settings that all brokers
+    share. With `all_` False, return only settings that a user has
     set. Values are strings. Sensitive values are None.
 
     Raises UnknownTopicError, RequestError (BROKER_ID_NOT_REGISTERED), or UnsupportedError if the broker does not
@@ -87,6 +99,26 @@ async def describe_config_entries(cluster: ClusterClient, kind: str, name: str |
     return sorted(
         ConfigEntry(item.name, item.value, item.config_source, item.read_only, item.is_sensitive)
         for item in response.results[0].configs
+    )
+
+
+async def list_config_resources(cluster: ClusterClient, *kinds: str) -> list[ConfigResource]:
+    """Return the resources of these kinds that have settings, of all kinds without an argument (KIP-1142).
+
+    The kinds are those of `describe_configs`. Raises ConfigError for another kind, and UnsupportedError if the broker
+    is older than Kafka 4.1.
+    """
+    for kind in kinds:
+        if kind not in RESOURCES:
+            raise ConfigError(f"unknown kind of resources {kind!r}; the kinds are {', '.join(RESOURCES)}")
+    request = ListConfigResourcesRequest(resource_types=[RESOURCES[kind] for kind in kinds])
+    response = await cluster.call_any(request)
+    raise_for_error(response, "resources with settings")
+    names = {number: kind for kind, number in RESOURCES.items()}
+    return sorted(
+        ConfigResource(names[item.resource_type], item.resource_name)
+        for item in response.config_resources
+        if item.resource_type in names
     )
 
 
