@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from uuid import UUID
+
 import pytest
 
 from oncelog.broker.broker import Broker
@@ -11,8 +14,10 @@ from oncelog.broker.config.client_metrics import (
     check_settings,
     parse,
 )
-from oncelog.cluster.client_metrics import SUBSCRIPTIONS, read_all, subscription_path
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.client_metrics import SUBSCRIPTIONS, read_all, subscription_path, update
 from oncelog.cluster.store import Set
+from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokerStorage
 
@@ -73,5 +78,23 @@ def test_damaged_node_is_omitted_and_repaired_by_the_next_change(storage: Broker
         await _set(broker, "bad", metrics="org")
         assert broker.metadata.image.client_metrics["bad"] == {"metrics": "org"}
         assert broker.store.children(SUBSCRIPTIONS) == ["bad", "good"]
+
+    storage.run_broker(life)
+
+
+def test_change_of_another_broker_is_followed_without_a_restart(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        telemetry = broker.services.telemetry
+        session = Session("127.0.0.1", 1, 1)
+        instance_id, before = telemetry.subscribe(UUID(int=0), "a", session)
+        assert before.wanted.metrics == ()
+        other = ChangeLog(storage.store)
+        for settings in ({"metrics": "org.a"}, {"metrics": "org.b", "later": "1"}, {"match": "("}):
+            update(other, "s", lambda known, settings=settings: settings)  # type: ignore[misc]
+            while broker.metadata.image.client_metrics.get("s") != settings:
+                await asyncio.sleep(0.01)
+            _, found = telemetry.subscribe(instance_id, "a", session)
+            # What this version cannot read is ignored.
+            assert found.wanted.metrics == (("org.a",) if settings == {"metrics": "org.a"} else ())
 
     storage.run_broker(life)
