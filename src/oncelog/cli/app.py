@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("oncelog.cli.log_dump:log", "Print the contents of a partition's files."),
     "faults": ("oncelog.cli.faults:faults", "Run a proxy that causes faults between clients and brokers."),
     "story": ("oncelog.cli.story:story", "Show what may go wrong with records, groups and transactions."),
+    "console": ("oncelog.cli.console:console", "Show a cluster in a browser."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort unfinished batches of a Spark sink."),
 }
 """Command group -> (module:command, help)."""

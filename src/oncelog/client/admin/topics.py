@@ -242,18 +242,23 @@ async def count_partitions(cluster: ClusterClient, *, internal: bool = False) ->
     return {item.name: item.partitions for item in await list_topics(cluster, internal=internal)}
 
 
-async def describe_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> list[TopicInfo]:
+async def describe_topics(
+    cluster: ClusterClient, topics: str | Iterable[str], *, partitions: Iterable[int] | None = None
+) -> list[TopicInfo]:
     """Return topics with their partitions: leader, replicas, in-sync replicas and offsets.
 
-    `topics` is a name or several. Raises UnknownTopicError if a topic does not exist.
+    `topics` is a name or several. With `partitions`, return only partitions with these numbers. Raises
+    UnknownTopicError if a topic does not exist.
     """
-    return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in names(topics))))
+    wanted = None if partitions is None else frozenset(partitions)
+    return list(await asyncio.gather(*(_describe_topic(cluster, name, wanted) for name in names(topics))))
 
 
-async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
+async def _describe_topic(cluster: ClusterClient, name: str, wanted: frozenset[int] | None) -> TopicInfo:
     cluster.topology.forget(name)
     topic = await cluster.topic(name)
-    led = [(name, p) for p, partition in topic.partitions.items() if partition.leader >= 0]
+    shown = {p: partition for p, partition in topic.partitions.items() if wanted is None or p in wanted}
+    led = [(name, p) for p, partition in shown.items() if partition.leader >= 0]
     start = dict.fromkeys(led, offset_calls.EARLIEST)
     end = dict.fromkeys(led, offset_calls.LATEST)
     # One after the other, in the order of the offsets, which only grow: while records are written, an answer that came
@@ -262,7 +267,7 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
     stable = await offset_calls.list_offsets(cluster, end, isolation_level=1)
     committed = await offset_calls.list_offsets(cluster, end)
     last = await offset_calls.list_offsets(cluster, end, replica_id=offset_calls.DEBUGGING)
-    eligible = await _eligible(cluster, name, topic.partitions)
+    eligible = await _eligible(cluster, name, shown)
     partitions = [
         PartitionInfo(
             index,
@@ -273,7 +278,7 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
             *_in_order(*(_offset(where, (name, index)) for where in (first, stable, committed, last))),
             eligible.get(index, ()),
         )
-        for index, partition in topic.partitions.items()
+        for index, partition in shown.items()
     ]
     return TopicInfo(name, topic.topic_id, topic.internal, partitions)
 

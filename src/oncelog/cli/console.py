@@ -1,0 +1,84 @@
+"""`oncelog console`: run the web console."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import socket
+
+import click
+
+from oncelog.cli.client_settings import client_settings
+from oncelog.cli.common import connected
+from oncelog.cli.lazy import examples
+
+PACKAGES = ("starlette", "uvicorn", "jinja2")
+TOKEN_VARIABLE = "ONCELOG_CONSOLE_TOKEN"
+ANSWER_WAIT_MS = 5_000
+"""How long a page waits for a response of the brokers, including all retries."""
+
+
+@click.command(epilog=examples("oncelog console", "oncelog console -b kafka:9092 --read-only --port 8081"))
+@connected
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, help="Port to listen on. Default: 8080. 0: any free port."
+)
+@click.option(
+    "--host", default="127.0.0.1", help="Address to listen on. Default: 127.0.0.1. Any other address needs a login."
+)
+@click.option(
+    *("--name", "names"),
+    multiple=True,
+    help="A host name in browsers' addresses, besides localhost and numbers. Repeatable.",
+)
+@click.option(
+    "--read-only/--allow-changes",
+    default=None,
+    help="Whether the pages may change something. Default: they may if --host is this machine only.",
+)
+def console(bootstrap: str, port: int, host: str, names: tuple[str, ...], read_only: bool | None) -> None:
+    """Show a cluster in a browser: topics, logs, transactions, producers and groups. Works with Apache Kafka, too.
+
+    When the console answers, the command prints one line CONSOLE=http://HOST:PORT/ on stdout. Unless it listens on this
+    machine only, a browser must log in with a token: the one in ONCELOG_CONSOLE_TOKEN, or one that the command prints.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise click.ClickException(f"the console needs the package {missing[0]}: pip install 'oncelog[console]'")
+    from oncelog.console.app import Console
+    from oncelog.console.guard import Guard, is_loopback
+    from oncelog.console.server import listen, serve
+
+    local = is_loopback(host)
+    token = None if local else _token()
+    own = {host.lower()} if local else {host.lower(), socket.gethostname().lower()}
+    guard = Guard(frozenset({*own, *(name.lower() for name in names)}), token)
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    changes = local if read_only is None else not read_only
+    settings = {**client_settings(), "client.id": "oncelog-console"}
+    options = {"default.api.timeout.ms": ANSWER_WAIT_MS}
+    shown = f"[{host}]" if ":" in host else host
+
+    def ready() -> None:
+        click.echo(f"CONSOLE=http://{shown}:{listener.getsockname()[1]}/")
+
+    asyncio.run(serve(Console(bootstrap, settings, changes=changes, guard=guard, options=options), listener, ready))
+
+
+def _token() -> str:
+    """Return the token of the environment, or a new one that is printed. Raises UsageError for a short one."""
+    from oncelog.console.guard import SHORTEST_TOKEN
+
+    given = os.environ.get(TOKEN_VARIABLE)
+    if given is None:
+        made = secrets.token_urlsafe(24)
+        click.echo(f"oncelog: the console's token is {made}", err=True)
+        return made
+    if len(given) < SHORTEST_TOKEN:
+        raise click.UsageError(f"{TOKEN_VARIABLE} has fewer than {SHORTEST_TOKEN} characters")
+    return given

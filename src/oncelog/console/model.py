@@ -1,0 +1,116 @@
+"""What a page shows, before it is HTML or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from oncelog import errors
+from oncelog.console.tables import Table
+
+if TYPE_CHECKING:
+    from oncelog.aio import Admin
+
+
+@dataclass
+class View:
+    """One address that browsers look at: what its page loader may use.
+
+    `path` has the parts of the address, `query` the rest. `memory` lives as long as somebody looks at the address: a
+    loader keeps there what it need not ask again. `now_ms` is the time, in ms since the epoch.
+    """
+
+    admin: Admin
+    path: Mapping[str, Any]
+    query: Mapping[str, str]
+    memory: dict[str, Any]
+    now_ms: int
+    changes: bool
+    """Whether the console may change something."""
+
+    def number(self, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
+        """Return a number of the query within bounds. A text that is none counts as absent."""
+        try:
+            found = int(self.query[name])
+        except (KeyError, ValueError):
+            return default
+        return min(max(found, least), most)
+
+    def flag(self, name: str) -> bool:
+        """Return whether the query has this switch."""
+        return self.query.get(name, "") not in ("", "0")
+
+
+@dataclass(frozen=True)
+class Actor:
+    """What an action may use: the admin client, and how to create other clients of the same brokers."""
+
+    admin: Admin
+    bootstrap: str
+    config: Mapping[str, Any]
+
+
+@dataclass
+class Page:
+    """A loaded page. `template` is its file, `facts` are single values for the template and for JSON.
+
+    `figures` are drawings in SVG by name, `extra` is for the template only. `crumbs` are (text, address) of the pages
+    above it.
+    """
+
+    title: str
+    template: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    figures: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    crumbs: list[tuple[str, str]] = field(default_factory=list)
+
+    def table(self, name: str) -> Table:
+        """Return the table with this name. Templates use it."""
+        return next(each for each in self.tables if each.name == name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything that the page shows, for `?format=json`."""
+        return {
+            "title": self.title,
+            **self.facts,
+            **{each.name: each.as_json() for each in self.tables},
+        }
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a page cannot be loaded: the HTTP status, the heading of the page that says so, and sentences."""
+
+    status: int
+    heading: str
+    text: str
+    advice: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return the class of the page in the style sheet."""
+        return {403: "forbidden", 404: "missing"}.get(self.status, "unreachable")
+
+
+def trouble_of(error: errors.OncelogError) -> Trouble:
+    """Return what to tell a person about an error of the client."""
+    if not isinstance(error, errors.KafkaError):
+        return Trouble(400, "This cannot be shown", str(error))
+    text = f"{error.message} ({error.code.name})."
+    for kind, status, heading in _HEADINGS:
+        if isinstance(error, kind):
+            return Trouble(status, heading, text, error.advice)
+    return Trouble(502, "The broker rejected a request", text, error.advice)
+
+
+_HEADINGS: tuple[tuple[type[errors.KafkaError], int, str], ...] = (
+    (errors.UnknownTopicError, 404, "This topic or partition does not exist"),
+    (errors.AuthorizationError, 403, "Not authorized"),
+    (errors.AuthenticationError, 403, "The login failed"),
+    (errors.UnsupportedError, 501, "The broker does not offer this"),
+    (errors.ConnectionFailedError, 503, "No broker can be reached"),
+    (errors.RetriableError, 503, "The brokers do not answer"),
+)

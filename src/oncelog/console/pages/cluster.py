@@ -1,0 +1,122 @@
+"""The page of the cluster: brokers, controller, racks, and partitions with problems."""
+
+from __future__ import annotations
+
+import asyncio
+
+from oncelog import errors
+from oncelog.client.discovery.topology import Topic
+from oncelog.console.formats import address
+from oncelog.console.model import Page, View
+from oncelog.console.tables import Column, Row, Table
+
+BROKERS = (
+    Column("broker", "Broker", "number"),
+    Column("address", "Address", "id"),
+    Column("rack", "Rack"),
+    Column("controller", "Controller"),
+    Column("leaders", "Leads", "number", "Partitions that this broker leads"),
+    Column("replicas", "Replicas", "number"),
+    Column("lagging", "Out of sync", "number", "Replicas here that are not in sync"),
+    Column("size", "Size", "bytes", "Bytes of all segments on this broker"),
+    Column("directories", "Log directories"),
+)
+PROBLEMS = (
+    Column("topic", "Topic", "id"),
+    Column("partition", "Partition", "number"),
+    Column("problem", "Problem", "state"),
+    Column("leader", "Leader", "number"),
+    Column("isr", "In sync", "list"),
+    Column("replicas", "Replicas", "list"),
+)
+DISKS_EVERY_MS = 5_000
+
+
+async def load(view: View) -> Page:
+    """Load the page of the cluster."""
+    found, topics = await asyncio.gather(view.admin.describe_cluster(), view.admin.cluster.topics(internal=True))
+    disks = await _disks(view)
+    brokers = Table("brokers", "Brokers", BROKERS, view.query)
+    leaders: dict[int, int] = {}
+    replicas: dict[int, int] = {}
+    lagging: dict[int, int] = {}
+    for topic in topics.values():
+        for each in topic.partitions.values():
+            leaders[each.leader] = leaders.get(each.leader, 0) + 1
+            for node in each.replicas:
+                replicas[node] = replicas.get(node, 0) + 1
+                lagging[node] = lagging.get(node, 0) + (node not in each.isr)
+    brokers.fill(
+        {
+            "broker": item.node_id,
+            "address": f"{item.host}:{item.port}",
+            "rack": item.rack,
+            "controller": True if item.node_id == found.controller_id else None,
+            "leaders": leaders.get(item.node_id, 0),
+            "replicas": replicas.get(item.node_id, 0),
+            "lagging": lagging.get(item.node_id, 0),
+            "size": disks.get(item.node_id, (None, None))[0],
+            "directories": disks.get(item.node_id, (None, None))[1],
+        }
+        for item in found.brokers
+    )
+    problems = Table(
+        "problems",
+        "Partitions with problems",
+        PROBLEMS,
+        view.query,
+        links={"topic": "_topic"},
+        main=False,
+        empty="Every partition has a leader, and all its replicas are in sync.",
+    ).fill(_problems(topics))
+    missing = sorted(set(replicas) - {item.node_id for item in found.brokers})
+    facts = {
+        "cluster_id": found.cluster_id,
+        "controller": found.controller_id,
+        "topics": sum(not topic.internal for topic in topics.values()),
+        "partitions": sum(len(topic.partitions) for topic in topics.values()),
+        "under_replicated": sum(len(p.isr) < len(p.replicas) for t in topics.values() for p in t.partitions.values()),
+        "offline": sum(p.leader < 0 for t in topics.values() for p in t.partitions.values()),
+        "missing_brokers": missing,
+        "features": found.features,
+    }
+    return Page("Cluster", "cluster.html", facts, [brokers, problems])
+
+
+def _problems(topics: dict[str, Topic]) -> list[Row]:
+    found: list[Row] = []
+    for name, topic in sorted(topics.items()):
+        for index, each in sorted(topic.partitions.items()):
+            if each.leader < 0 or len(each.isr) < len(each.replicas):
+                problem = "no leader" if each.leader < 0 else "under-replicated"
+                found.append(
+                    {
+                        "topic": name,
+                        "partition": index,
+                        "problem": problem,
+                        "leader": each.leader if each.leader >= 0 else None,
+                        "isr": list(each.isr),
+                        "replicas": list(each.replicas),
+                        "_topic": address("topics", name, index),
+                    }
+                )
+    return found
+
+
+async def _disks(view: View) -> dict[int, tuple[int | None, str | None]]:
+    """Return the bytes on each broker, and a text about its log directories. Empty without the permission."""
+    known, at_ms = view.memory.get("disks", ({}, 0))
+    if view.now_ms - at_ms < DISKS_EVERY_MS:
+        return dict(known)
+    found: dict[int, tuple[int | None, str | None]] = {}
+    try:
+        directories = await view.admin.describe_log_dirs()
+    except errors.KafkaError:  # the column is empty: not authorized, or a broker is down
+        directories = []
+    for broker in {item.broker for item in directories}:
+        mine = [item for item in directories if item.broker == broker]
+        size = sum(replica.size_bytes for item in mine for replica in item.replicas.values())
+        offline = sum(not item.online for item in mine)
+        found[broker] = size, f"{offline} of {len(mine)} offline" if offline else f"{len(mine)} online"
+    view.memory["disks"] = found, view.now_ms
+    return found

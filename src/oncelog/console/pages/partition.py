@@ -1,0 +1,242 @@
+"""The page of a partition: its log as a line of offsets, and its open transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from oncelog import errors
+from oncelog.client.admin.topics import PartitionInfo
+from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
+from oncelog.client.requests.offsets import fetch_committed
+from oncelog.console.formats import address, duration
+from oncelog.console.log_reader import LogReader
+from oncelog.console.log_spans import Span, spans
+from oncelog.console.model import Page, View
+from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview
+from oncelog.console.tables import Column, Row, Table
+
+WINDOWS = (25, 100, 400, 1600, 6400, 25600)
+GROUPS_AT_MOST = 100
+POSITIONS_AT_MOST = 30
+GROUPS_EVERY_MS = 10_000
+WITH_OFFSETS = frozenset({"Classic", "Consumer"})
+"""Types of groups that commit offsets."""
+SPANS = (
+    Column("first", "First", "number"),
+    Column("last", "Last", "number"),
+    Column("state", "State", "state"),
+    Column("records", "Records", "number"),
+    Column("size", "Size", "bytes"),
+    Column("producer_id", "Producer", "id"),
+    Column("producer_epoch", "Epoch", "number"),
+    Column("timestamp", "Time", "time", "The newest timestamp, UTC"),
+)
+POSITIONS = (
+    Column("group", "Group", "id"),
+    Column("committed", "Position", "number", "The next offset that the group reads"),
+    Column("lag_lso", "Lag to LSO", "number"),
+    Column("lag_hw", "Lag to HW", "number"),
+)
+
+
+class Window(NamedTuple):
+    """The offsets to draw, from `begin` to before `end`. `follows` if it moves with the end of the log."""
+
+    begin: int
+    end: int
+    span: int
+    follows: bool
+
+
+def window(view: View, info: PartitionInfo) -> Window:
+    """Return the window that the address asks for: `span` offsets from `from`, or up to the end of the log."""
+    span = view.number("span", 100, WINDOWS[0], WINDOWS[-1])
+    start, leo = info.log_start_offset, info.log_end_offset
+    if "from" in view.query:
+        begin = min(max(view.number("from", start), start), max(start, leo - 1))
+        return Window(begin, begin + span, span, False)
+    begin = max(start, leo - span + span // 10)
+    return Window(begin, begin + span, span, True)
+
+
+async def load(view: View) -> Page:
+    """Load a partition. Raises UnknownTopicError."""
+    topic, number = view.path["topic"], view.path["partition"]
+    admin = view.admin
+    await admin.cluster.partition(topic, number)
+    [known] = await admin.describe_topics(topic, partitions=[number])
+    if not known.partitions:
+        raise errors.UnknownTopicError(f"topic {topic!r} has no partition {number}")
+    info = known.partitions[0]
+    crumbs = [("Topics", "/topics"), (topic, address("topics", topic))]
+    facts = {"topic": topic, "partition": number, **info._asdict(), "replicas": list(info.replicas)}
+    facts |= {"isr": list(info.isr), "elr": list(info.elr)}
+    if info.leader < 0 or info.log_start_offset < 0:
+        return Page(f"{topic}-{number}", "partition_offline.html", facts, crumbs=crumbs)
+    shown = window(view, info)
+    reader: LogReader = view.memory.setdefault("reader", LogReader())
+    producers, positions, complete = await asyncio.gather(
+        _producers(view, topic, number),
+        _positions(view, topic, number, info),
+        reader.read(admin.cluster, (topic, number), info, shown.begin, shown.end),
+    )
+    holders = await _holders(view, topic, number, [each for each in producers if each.transaction_start >= 0])
+    found = spans(reader.batches.values(), {each["producer_id"]: each["first_offset"] for each in holders})
+    line = Line(
+        name=f"{topic}-{number}",
+        begin=shown.begin,
+        end=shown.end,
+        start=info.log_start_offset,
+        lso=info.last_stable_offset,
+        hw=info.high_watermark,
+        leo=info.log_end_offset,
+        read_to=reader.read_to,
+        spans=found,
+        positions=[Position(row["group"], row["committed"], row["_group"]) for row in positions],
+        open=[_bracket(each) for each in holders],
+        target=lambda offset: address("topics", topic, number, "messages", at="offset", offset=offset, control=1),
+    )
+    tables = [_span_table(view, found, shown), _position_table(view, positions)]
+    facts |= {"open_transactions": holders, "window": shown._asdict(), "complete": complete}
+    figures = {"line": draw(line), "overview": draw_overview(line)}
+    extra = {"window": shown, "ways": _ways(shown, info), "groups_left_out": view.memory.get("left_out", 0)}
+    return Page(f"{topic}-{number}", "partition.html", facts, tables, figures, extra, crumbs)
+
+
+def _span_table(view: View, found: list[Span], shown: Window) -> Table:
+    topic, number = view.path["topic"], view.path["partition"]
+    table = Table(
+        "spans", "Spans", SPANS, view.query, links={"first": "_first"}, empty="This part of the log is empty."
+    )
+    return table.fill(
+        {
+            **span._asdict(),
+            "producer_id": span.producer_id if span.producer_id >= 0 else None,
+            "producer_epoch": span.producer_epoch if span.producer_id >= 0 else None,
+            "_first": address("topics", topic, number, "messages", at="offset", offset=span.first, control=1),
+        }
+        for span in reversed(found)
+        if span.last >= shown.begin and span.first < shown.end
+    )
+
+
+def _position_table(view: View, rows: list[Row]) -> Table:
+    links = {"group": "_group"}
+    empty = "No group has committed an offset of this partition."
+    return Table("groups", "Groups", POSITIONS, view.query, links=links, main=False, empty=empty).fill(rows)
+
+
+def _ways(shown: Window, info: PartitionInfo) -> list[tuple[str, dict[str, Any], bool]]:
+    """Return the links that move the window: text, query, and whether it is in effect already."""
+    closer = [each for each in WINDOWS if each < shown.span]
+    wider = [each for each in WINDOWS if each > shown.span]
+    where: dict[str, Any] = {} if shown.follows else {"from": shown.begin}
+    half = max(1, shown.span // 2)
+    before_lso = max(info.log_start_offset, info.last_stable_offset - shown.span // 4)
+    found: list[tuple[str, dict[str, Any], bool]] = [
+        ("⇤ Start", {"from": info.log_start_offset, "span": shown.span}, shown.begin == info.log_start_offset),
+        ("← Earlier", {"from": max(info.log_start_offset, shown.begin - half), "span": shown.span}, False),
+        ("Later →", {"from": shown.begin + half, "span": shown.span}, False),
+        ("At the LSO", {"from": before_lso, "span": shown.span}, shown.begin == before_lso and not shown.follows),
+        ("Follow the end", {"span": shown.span}, shown.follows),
+        ("Zoom in", {**where, "span": closer[-1] if closer else shown.span}, not closer),
+        ("Zoom out", {**where, "span": wider[0] if wider else shown.span}, not wider),
+    ]
+    return found
+
+
+async def _producers(view: View, topic: str, number: int) -> list[ProducerInfo]:
+    """Return the partition's producers. Empty if the client is not authorized, or the broker does not show them."""
+    try:
+        return await view.admin.describe_producers(topic, number)
+    except (errors.AuthorizationError, errors.UnsupportedError):
+        return []
+
+
+async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]) -> list[Row]:
+    """Return the open transactions of the partition, the oldest first, with what their coordinators know."""
+    if not some:
+        return []
+    known: dict[int, TransactionInfo] = {}
+    try:
+        found = await view.admin.coordinated_transactions([each.producer_id for each in some])
+        known = {each.producer_id: each for each in found}
+    except (errors.AuthorizationError, errors.UnsupportedError):
+        pass  # the names stay unknown
+    rows = []
+    for each in sorted(some, key=lambda each: each.transaction_start):
+        transaction = known.get(each.producer_id)
+        hanging = transaction is None or (topic, number) not in transaction.partitions
+        begun = transaction.start_time if transaction is not None and transaction.start_time >= 0 else None
+        rows.append(
+            {
+                "transactional_id": None if transaction is None else transaction.transactional_id,
+                "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch,
+                "first_offset": each.transaction_start,
+                "state": "hanging" if hanging else transaction.state,  # type: ignore[union-attr]
+                "begun_ms": begun,
+                "age_ms": view.now_ms - (begun or each.last_timestamp),
+                "hanging": hanging,
+                "address": address("topics", topic, number, "abort", producer=each.producer_id)
+                if transaction is None or hanging
+                else address("transaction", id=transaction.transactional_id),
+            }
+        )
+    return rows
+
+
+def _bracket(row: Row) -> Bracket:
+    name = row["transactional_id"] or f"producer {row['producer_id']}"
+    shown = name if len(name) <= 60 else name[:57] + "…"
+    if row["hanging"]:
+        words = f"{shown} · hanging: no coordinator will end it · {duration(row['age_ms'])}"
+    else:
+        words = f"{shown} · {row['state']} · open for {duration(row['age_ms'])}"
+    return Bracket(row["first_offset"], words, row["address"], row["hanging"])
+
+
+async def _positions(view: View, topic: str, number: int, info: PartitionInfo) -> list[Row]:
+    """Return the groups with an offset of this partition. The list of groups is asked for now and then.
+
+    Of more than `GROUPS_AT_MOST` groups, only so many are asked.
+    """
+    admin, memory = view.admin, view.memory
+    at = (topic, number)
+    try:
+        if view.now_ms - memory.get("groups_at", 0) >= GROUPS_EVERY_MS:
+            listed = [each.group_id for each in await admin.list_groups() if each.type in WITH_OFFSETS]
+            memory["left_out"] = max(0, len(listed) - GROUPS_AT_MOST)
+            memory["groups_at"] = view.now_ms
+            asked = listed[:GROUPS_AT_MOST]
+        else:
+            asked = memory.get("groups", [])
+        found: dict[str, int] = {}
+        for begin in range(0, len(asked), 10):
+            some = asked[begin : begin + 10]
+            answers = await asyncio.gather(
+                *(fetch_committed(admin.cluster, each, [at], require_stable=False) for each in some),
+                return_exceptions=True,
+            )
+            for group, answer in zip(some, answers, strict=True):
+                if isinstance(answer, errors.KafkaError):  # not authorized, or its coordinator moves
+                    memory["left_out"] += 1
+                elif isinstance(answer, BaseException):
+                    raise answer
+                elif at in answer:
+                    found[group] = answer[at]
+    except (errors.AuthorizationError, errors.UnsupportedError):
+        return []
+    memory["groups"] = list(found)[:POSITIONS_AT_MOST]
+    memory["left_out"] += max(0, len(found) - POSITIONS_AT_MOST)
+    return [
+        {
+            "group": group,
+            "committed": int(offset),
+            "lag_lso": max(0, info.last_stable_offset - offset),
+            "lag_hw": max(0, info.high_watermark - offset),
+            "_group": address("group", id=group),
+        }
+        for group, offset in list(found.items())[:POSITIONS_AT_MOST]
+    ]

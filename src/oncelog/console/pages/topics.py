@@ -1,0 +1,73 @@
+"""The page of all topics."""
+
+from __future__ import annotations
+
+from oncelog import errors
+from oncelog.client.admin.log_dirs import LogDir
+from oncelog.console.formats import address
+from oncelog.console.model import Page, View
+from oncelog.console.tables import Column, Table
+from oncelog.protocol.topics import TopicPartition
+
+COLUMNS = (
+    Column("name", "Topic", "id"),
+    Column("partitions", "Partitions", "number"),
+    Column("replication_factor", "Replicas", "number"),
+    Column("under_replicated", "Under-replicated", "number", "Partitions with a replica that is not in sync"),
+    Column("offline", "Offline", "number", "Partitions without a leader"),
+    Column("size", "Size", "bytes", "Bytes of all replicas", late=True),
+    Column("internal", "Internal"),
+)
+
+
+async def load(view: View) -> Page:
+    """Load the list of topics. Sizes are asked only for the topics that are shown."""
+    topics = await view.admin.cluster.topics(internal=True)
+    table = Table("topics", "Topics", COLUMNS, view.query, links={"name": "_name"}, empty="There is no topic yet.")
+    internal = view.flag("internal")
+    shown = table.choose(
+        {
+            "name": name,
+            "partitions": len(topic.partitions),
+            "replication_factor": max((len(each.replicas) for each in topic.partitions.values()), default=0),
+            "under_replicated": sum(len(each.isr) < len(each.replicas) for each in topic.partitions.values()),
+            "offline": sum(each.leader < 0 for each in topic.partitions.values()),
+            "size": None,
+            "internal": True if topic.internal else None,
+            "_name": address("topics", name),
+        }
+        for name, topic in sorted(topics.items())
+        if internal or not topic.internal
+    )
+    wanted = [(row["name"], index) for row in shown for index in topics[row["name"]].partitions]
+    sizes = await replica_sizes(view, wanted)
+    for row in shown:
+        mine = [size for (topic, _), size in sizes.items() if topic == row["name"]]
+        row["size"] = sum(mine) if mine else None
+    facts = {"hidden": 0 if internal else sum(topic.internal for topic in topics.values())}
+    return Page("Topics", "topics.html", facts, [table.arrange()], extra={"internal": internal})
+
+
+SIZES_EVERY_MS = 3_000
+
+
+async def replica_sizes(view: View, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the bytes of all replicas of each partition. Empty if the client is not authorized to know.
+
+    Ask the brokers at most every `SIZES_EVERY_MS`.
+    """
+    asked, at_ms, known = view.memory.get("sizes", (None, 0, {}))
+    if asked == wanted and view.now_ms - at_ms < SIZES_EVERY_MS:
+        return dict(known)
+    found: dict[TopicPartition, int] = {}
+    directories: list[LogDir] = []
+    if wanted:
+        try:
+            directories = await view.admin.describe_log_dirs(partitions=wanted)
+        except errors.KafkaError:  # the column is empty: not authorized, or a broker is down
+            directories = []
+    for directory in directories:
+        for where, replica in directory.replicas.items():
+            found[where] = found.get(where, 0) + replica.size_bytes
+    view.memory["sizes"] = wanted, view.now_ms, found
+    return found

@@ -1,0 +1,163 @@
+"""The page of one transactional id, and how its transaction is ended here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from oncelog import errors
+from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
+from oncelog.console.formats import address
+from oncelog.console.guard import RefusedError
+from oncelog.console.model import Actor, Page, View
+from oncelog.console.pages.transactions import details
+from oncelog.console.tables import Column, Row, Table
+from oncelog.console.transaction_states import FINISHED
+from oncelog.protocol.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.aio import Admin
+
+PARTITIONS = (
+    Column("topic", "Topic", "id"),
+    Column("partition", "Partition", "number"),
+    Column("first_offset", "First offset", "number", "First offset of the transaction in this partition"),
+    Column("last_stable_offset", "LSO", "number"),
+    Column("high_watermark", "HW", "number"),
+    Column("blocked", "Held back", "number", "Offsets that read_committed consumers do not see because of it"),
+    Column("last_sequence", "Last sequence", "number"),
+)
+PARTITIONS_AT_MOST = 50
+"""Partitions of a transaction whose offsets are asked for."""
+CRUMBS = [("Transactions", "/transactions")]
+
+
+async def load(view: View) -> Page:
+    """Load a transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
+    name = view.query.get("id", "")
+    info = await view.admin.describe_transaction(name)
+    table = Table(
+        "partitions", "Partitions of the open transaction", PARTITIONS, view.query, links={"topic": "_partition"}
+    )
+    table.empty = "It has no partition whose marker is missing."
+    table.fill(await _partitions(view.admin, info))
+    facts = {
+        "transactional_id": name,
+        "producer_id": info.producer_id,
+        "coordinator": info.coordinator,
+        "begun_ms": info.start_time if info.start_time >= 0 else None,
+        **details(info, view.now_ms),
+    }
+    extra = {"open": info.state not in FINISHED, "end": address("transaction", "end", id=name)}
+    return Page(name or "(empty id)", "transaction.html", facts, [table], extra=extra, crumbs=CRUMBS)
+
+
+async def _partitions(admin: Admin, info: TransactionInfo) -> list[Row]:
+    some = info.partitions[:PARTITIONS_AT_MOST]
+    rows = await asyncio.gather(*(_partition(admin, at, info.producer_id) for at in some))
+    return [*rows, *({"topic": topic, "partition": number} for topic, number in info.partitions[PARTITIONS_AT_MOST:])]
+
+
+async def _partition(admin: Admin, at: TopicPartition, producer_id: int) -> Row:
+    """Return what the partition's leader knows of the transaction. Without the permission, only the partition."""
+    topic, number = at
+    row: Row = {"topic": topic, "partition": number, "_partition": address("topics", topic, number)}
+    try:
+        producers = await admin.describe_producers(topic, number)
+        [known] = await admin.describe_topics(topic, partitions=[number])
+    except (errors.AuthorizationError, errors.UnknownTopicError, errors.UnsupportedError):
+        return row
+    mine = next((each for each in producers if each.producer_id == producer_id), None)
+    info = known.partitions[0]
+    begun = mine is not None and mine.transaction_start >= 0
+    row |= {
+        "first_offset": mine.transaction_start if mine is not None and begun else None,
+        "last_stable_offset": info.last_stable_offset,
+        "high_watermark": info.high_watermark,
+        "blocked": max(0, info.high_watermark - info.last_stable_offset) if begun else 0,
+        "last_sequence": None if mine is None else mine.last_sequence,
+    }
+    return row
+
+
+async def load_end(view: View) -> Page:
+    """Load the question whether to end a transaction, with what is lost then."""
+    page = await load(view)
+    rows = page.tables[0].rows
+    lost = sum(row["high_watermark"] - row["first_offset"] for row in rows if row.get("first_offset") is not None)
+    page.facts |= {"at_most_lost": lost}
+    page.extra |= {"live": False, "sink": page.facts["transactional_id"].count("/") == 3}
+    page.template, page.title = "transaction_end.html", f"End {page.title}"
+    page.crumbs = [*CRUMBS, (page.facts["transactional_id"], address("transaction", id=page.facts["transactional_id"]))]
+    return page
+
+
+async def end(actor: Actor, _: Mapping[str, Any], form: Mapping[str, str]) -> str:
+    """Abort the transaction that the form names, and fence its producer.
+
+    Raises RefusedError if it is not the one that was shown any more.
+    """
+    name = form.get("id", "")
+    info = await actor.admin.describe_transaction(name)
+    shown = f"{info.producer_id}.{info.producer_epoch}.{info.start_time}"
+    if form.get("shown") != shown or info.state in FINISHED:
+        raise RefusedError(
+            409,
+            f"The transaction of {name!r} is not the one that the question was about: its state is {info.state} now.",
+        )
+    await actor.admin.terminate_transaction(name)
+    return address("transaction", id=name)
+
+
+async def _open_in(admin: Admin, topic: str, partition: int, producer_id: int) -> ProducerInfo:
+    """Return the producer of a transaction that hangs. Raises RefusedError if a coordinator will end it."""
+    producers = await admin.describe_producers(topic, partition)
+    found = next((each for each in producers if each.producer_id == producer_id and each.transaction_start >= 0), None)
+    if found is None:
+        raise RefusedError(409, f"Producer {producer_id} has no open transaction in {topic}-{partition} any more.")
+    for known in await admin.coordinated_transactions([producer_id]):
+        if (topic, partition) in known.partitions:
+            raise RefusedError(
+                409,
+                f"This transaction does not hang: the coordinator of {known.transactional_id!r} will end it. End it "
+                "on its own page, so that all its partitions have the same outcome.",
+            )
+    return found
+
+
+async def load_abort(view: View) -> Page:
+    """Load the question whether to abort a hanging transaction in one partition."""
+    topic, partition = view.path["topic"], view.path["partition"]
+    producer_id = view.number("producer", -1)
+    facts: dict[str, Any] = {"topic": topic, "partition": partition, "producer_id": producer_id}
+    try:
+        found = await _open_in(view.admin, topic, partition, producer_id)
+        [known] = await view.admin.describe_topics(topic, partitions=[partition])
+        info = known.partitions[0]
+        facts |= {**found._asdict(), "blocked": info.high_watermark - info.last_stable_offset, "refusal": None}
+    except RefusedError as refusal:
+        facts |= {"refusal": refusal.text}
+    crumbs = [
+        ("Topics", "/topics"),
+        (topic, address("topics", topic)),
+        (str(partition), address("topics", topic, partition)),
+    ]
+    return Page("Abort a hanging transaction", "abort.html", facts, extra={"live": False}, crumbs=crumbs)
+
+
+async def abort(actor: Actor, path: Mapping[str, Any], form: Mapping[str, str]) -> str:
+    """Abort a hanging transaction in one partition, without its coordinator."""
+    topic, partition = path["topic"], path["partition"]
+    producer = form.get("producer", "")
+    if not producer.isdecimal():
+        raise RefusedError(400, "The form names no producer.")
+    found = await _open_in(actor.admin, topic, partition, int(producer))
+    await actor.admin.abort_transaction(
+        topic,
+        partition,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        coordinator_epoch=found.coordinator_epoch,
+    )
+    return address("topics", topic, partition)

@@ -1,0 +1,76 @@
+"""Run the console until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from oncelog.console.app import Console, make_app
+
+MOST_CONNECTIONS = 500
+STOP_S = 2
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to `serve`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing: `serve` handles the signals on its event loop."""
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Port 0 means any free port. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(128)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+async def serve(console: Console, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve the console on a socket. Call `ready` when it answers. Close the client at the end."""
+    config = uvicorn.Config(
+        make_app(console),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=STOP_S,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+        console.watches.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started and not running.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            ready()
+        await running
+    finally:
+        await console.close()
