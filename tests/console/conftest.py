@@ -60,6 +60,7 @@ def start_console(tmp_path: Path) -> Iterator[Callable[..., ConsoleProcess]]:
     yield start
     for each in made:
         assert each.stop() == 0, each.process.output()
+        assert "Traceback" not in each.process.output(), each.process.output()
 
 
 @pytest.fixture

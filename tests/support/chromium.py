@@ -24,7 +24,7 @@ class PageError(AssertionError):
 
 
 class Chromium:
-    """One browser with one tab. Use as a context manager."""
+    """One browser. Use as a context manager."""
 
     def __init__(self, folder: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         self._folder = folder
@@ -57,14 +57,34 @@ class Chromium:
         log.close()
         os.close(their_in)
         os.close(their_out)
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.tab(f"{domain}.enable")
-        self.resize(*self._size)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if self._dark else "light"}]
-        self.tab("Emulation.setEmulatedMedia", features=scheme)
+        self._session = self._new_tab()
         return self
+
+    def _new_tab(self) -> str:
+        """Open a tab that counts as visible, and return its session."""
+        target = self.call("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
+        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable", session)
+        self._session = session
+        self.resize(*self._size)
+        self.set_scheme("dark" if self._dark else "light")
+        self.tab("Emulation.setFocusEmulationEnabled", enabled=True)
+        return session
+
+    @contextlib.contextmanager
+    def other_tab(self) -> Iterator[None]:
+        """Use another tab inside the block. The first one stays open."""
+        before = self._session
+        self._new_tab()
+        try:
+            yield
+        finally:
+            self._session = before
+
+    def set_scheme(self, scheme: str) -> None:
+        """Prefer the colours "light" or "dark"."""
+        self.tab("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def __exit__(self, *exc: object) -> None:
         with contextlib.suppress(OSError, AssertionError):
@@ -137,7 +157,7 @@ class Chromium:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                found = self.script(expression)
+                found = self.script(f"document.body && ({expression})")
             except PageError as error:
                 if "Cannot find context" not in str(error) and "context was destroyed" not in str(error):
                     raise

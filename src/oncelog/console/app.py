@@ -167,6 +167,7 @@ def _page(console: Console, loader: Loader) -> Callable[[Request], Awaitable[Res
 
         try:
             if "text/event-stream" in request.headers.get("accept", ""):
+                console.watches.require_place()
                 return EventStream(console.watches.follow(address, load), console.renderer.notice, console.cost)
             if request.query_params.get("format") == "json":
                 return _json(await console.watches.current(address, load))

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from oncelog.console.watches import Snapshot
+from oncelog.console.watches import Snapshot, TooManyError
 
 STALL_S = 20.0
 QUIET_S = 15.0
@@ -62,11 +62,11 @@ class EventStream(Response):
                         continue
                     await _send(send, self._event(waiting.result()))
                     waiting = asyncio.ensure_future(anext(states))
-            except StopAsyncIteration:
+            except (StopAsyncIteration, TooManyError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             finally:
                 waiting.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, TooManyError):
                     await waiting
 
     def _event(self, state: Snapshot) -> bytes:

@@ -21,6 +21,7 @@ SMALLEST = 1.2
 CELL = 4.0
 """From this width of an offset on, records are drawn one by one."""
 MOST_SHAPES = 1500
+LONGEST_NAME = 32
 
 
 class Limit(NamedTuple):
@@ -107,11 +108,16 @@ def _label_left(x: float, width: float) -> float:
     return min(max(x - width / 2, 2.0), WIDTH - width - 2)
 
 
+def shorten(name: str, most: int) -> str:
+    """Return a name with at most so many characters."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def draw(line: Line) -> str:
     """Return the drawing of the window."""
     scale = _Scale(line.begin, line.end)
     shown = sorted((each for each in line.positions if scale.holds(each.offset)), key=lambda each: each.offset)
-    names = [f"{each.name} {number(each.offset)}" for each in shown]
+    names = [f"{shorten(each.name, LONGEST_NAME)} {number(each.offset)}" for each in shown]
     lefts = [_label_left(scale.x(each.offset), svg.width_of(name)) for each, name in zip(shown, names, strict=True)]
     rows = _rows([(left, left + svg.width_of(name)) for left, name in zip(lefts, names, strict=True)])
     top = 8 + ROW * (max(rows, default=0) + 1 if rows else 0)
@@ -122,7 +128,7 @@ def draw(line: Line) -> str:
         pin = svg.tag("path", class_="pin", d=f"M{x:.1f} {y + 4:.1f}V{top + BAND:.1f}")
         knob = svg.tag("circle", class_="knob", cx=x, cy=top, r=3.5)
         words = svg.text(left + svg.width_of(name) / 2, y, name, class_="group-label", text_anchor="middle")
-        parts.append(svg.link(each.target, pin + knob + words, f"Group {each.name}: next offset {each.offset}"))
+        parts.append(svg.link(each.target, pin + knob + words, f"{name}: position of group {each.name}"))
     bottom = top + BAND
     parts += _ticks(scale, bottom)
     limits, height = _limits(line, scale, top, bottom + TICKS)

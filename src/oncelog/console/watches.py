@@ -91,13 +91,17 @@ class Watches:
                 return latest
             return await self._refresh(watch)
 
+    def require_place(self) -> None:
+        """Raise TooManyError if no further viewer is served."""
+        if self.viewers >= MOST_VIEWERS:
+            raise TooManyError(f"{MOST_VIEWERS} pages are open already; close some of them")
+
     async def follow(self, address: str, load: Load) -> AsyncIterator[Snapshot]:
         """Yield the present state of an address, and then the newest one whenever it has changed.
 
         Raises TooManyError.
         """
-        if self.viewers >= MOST_VIEWERS:
-            raise TooManyError(f"{MOST_VIEWERS} pages are open already; close some of them")
+        self.require_place()
         watch = self._watch(address, load)
         self.viewers += 1
         watch.viewers += 1

@@ -13,7 +13,7 @@ from oncelog.console.formats import address, duration
 from oncelog.console.log_reader import LogReader
 from oncelog.console.log_spans import Span, spans
 from oncelog.console.model import Page, View
-from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview
+from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview, shorten
 from oncelog.console.tables import Column, Row, Table
 
 WINDOWS = (25, 100, 400, 1600, 6400, 25600)
@@ -189,7 +189,7 @@ async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]
 
 def _bracket(row: Row) -> Bracket:
     name = row["transactional_id"] or f"producer {row['producer_id']}"
-    shown = name if len(name) <= 60 else name[:57] + "…"
+    shown = shorten(name, 60)
     if row["hanging"]:
         words = f"{shown} · hanging: no coordinator will end it · {duration(row['age_ms'])}"
     else:
