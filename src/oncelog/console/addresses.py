@@ -7,12 +7,15 @@ from typing import Any
 
 from oncelog.console.model import Actor, Page, View
 from oncelog.console.pages import (
+    access,
     cluster,
     group,
     groups,
     messages,
     partition,
     producers,
+    settings,
+    sinks,
     topic,
     topics,
     transaction,
@@ -38,6 +41,10 @@ PAGES: dict[str, Callable[[View], Awaitable[Page]]] = {
     "/groups": groups.load,
     "/group": group.load,
     "/group/reset": group.load_reset,
+    "/sinks": sinks.load,
+    "/sink": sinks.load_one,
+    "/access": access.load,
+    "/settings": settings.load,
 }
 ACTIONS: dict[str, Act] = {
     "/topics/{topic}/produce": messages.produce,

@@ -65,6 +65,11 @@ class Console:
             self._admin.cluster.missing_topic_ms = 500
         return self._admin
 
+    @property
+    def actor(self) -> Actor:
+        """Return what pages and actions may use."""
+        return Actor(self.admin, self.bootstrap, self.config)
+
     async def close(self) -> None:
         """Close the client."""
         if self._admin is not None:
@@ -72,7 +77,7 @@ class Console:
 
     def view(self, request: Request, query: Mapping[str, str], memory: dict[str, Any]) -> View:
         """Return what a loader may use."""
-        return View(self.admin, dict(request.path_params), query, memory, now_ms(), self.changes)
+        return View(self.actor, dict(request.path_params), query, memory, now_ms(), self.changes)
 
     def cost(self) -> str:
         """Return what the console costs the brokers, as a sentence."""
@@ -229,9 +234,8 @@ def _action(console: Console, act: Act) -> Callable[[Request], Awaitable[Respons
             if not console.changes:
                 raise RefusedError(403, "This console only reads. To change something, start it with --allow-changes.")
             form = await _form(request)
-            actor = Actor(console.admin, console.bootstrap, console.config)
             async with asyncio.timeout(ACTION_TIMEOUT_S):
-                target = await act(actor, dict(request.path_params), form)
+                target = await act(console.actor, dict(request.path_params), form)
         except RefusedError as refusal:
             return _trouble(console, path, Trouble(refusal.status, "Nothing was changed", refusal.text))
         except TimeoutError:

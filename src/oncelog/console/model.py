@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from oncelog.aio import Admin
 
 
+@dataclass(frozen=True)
+class Actor:
+    """What pages and actions may use: the admin client, and how to create other clients of the same brokers."""
+
+    admin: Admin
+    bootstrap: str
+    config: Mapping[str, Any]
+
+
 @dataclass
 class View:
     """One address that browsers look at: what its page loader may use.
@@ -21,13 +30,18 @@ class View:
     loader keeps there what it need not ask again. `now_ms` is the time, in ms since the epoch.
     """
 
-    admin: Admin
+    actor: Actor
     path: Mapping[str, Any]
     query: Mapping[str, str]
     memory: dict[str, Any]
     now_ms: int
     changes: bool
     """Whether the console may change something."""
+
+    @property
+    def admin(self) -> Admin:
+        """Return the client that all pages share."""
+        return self.actor.admin
 
     def number(self, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
         """Return a number of the query within bounds. A text that is none counts as absent."""
@@ -40,15 +54,6 @@ class View:
     def flag(self, name: str) -> bool:
         """Return whether the query has this switch."""
         return self.query.get(name, "") not in ("", "0")
-
-
-@dataclass(frozen=True)
-class Actor:
-    """What an action may use: the admin client, and how to create other clients of the same brokers."""
-
-    admin: Admin
-    bootstrap: str
-    config: Mapping[str, Any]
 
 
 @dataclass

@@ -18,6 +18,9 @@ NAVIGATION = (
     ("Transactions", "/transactions"),
     ("Producers", "/producers"),
     ("Groups", "/groups"),
+    ("Spark sinks", "/sinks"),
+    ("Access", "/access"),
+    ("Settings", "/settings"),
 )
 
 
