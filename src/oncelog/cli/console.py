@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import secrets
 import socket
@@ -13,8 +12,8 @@ import click
 from oncelog.cli.client_settings import client_settings
 from oncelog.cli.common import connected
 from oncelog.cli.lazy import examples
+from oncelog.cli.up_console import require_console
 
-PACKAGES = ("starlette", "uvicorn", "jinja2")
 TOKEN_VARIABLE = "ONCELOG_CONSOLE_TOKEN"
 ANSWER_WAIT_MS = 5_000
 """How long a page waits for a response of the brokers, including all retries."""
@@ -38,15 +37,16 @@ ANSWER_WAIT_MS = 5_000
     default=None,
     help="Whether the pages may change something. Default: they may if --host is this machine only.",
 )
-def console(bootstrap: str, port: int, host: str, names: tuple[str, ...], read_only: bool | None) -> None:
+@click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
+def console(
+    bootstrap: str, port: int, host: str, names: tuple[str, ...], read_only: bool | None, parent_pid: int | None
+) -> None:
     """Show a cluster in a browser: topics, logs, transactions, producers and groups. Works with Apache Kafka, too.
 
     When the console answers, the command prints one line CONSOLE=http://HOST:PORT/ on stdout. Unless it listens on this
     machine only, a browser must log in with a token: the one in ONCELOG_CONSOLE_TOKEN, or one that the command prints.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise click.ClickException(f"the console needs the package {missing[0]}: pip install 'oncelog[console]'")
+    require_console()
     from oncelog.console.app import Console
     from oncelog.console.guard import Guard, is_loopback
     from oncelog.console.server import listen, serve
@@ -67,7 +67,11 @@ def console(bootstrap: str, port: int, host: str, names: tuple[str, ...], read_o
     def ready() -> None:
         click.echo(f"CONSOLE=http://{shown}:{listener.getsockname()[1]}/")
 
-    asyncio.run(serve(Console(bootstrap, settings, changes=changes, guard=guard, options=options), listener, ready))
+    def orphaned() -> bool:
+        return parent_pid is not None and os.getppid() != parent_pid
+
+    made = Console(bootstrap, settings, changes=changes, guard=guard, options=options)
+    asyncio.run(serve(made, listener, ready, orphaned))
 
 
 def _token() -> str:

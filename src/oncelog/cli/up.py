@@ -35,7 +35,9 @@ from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import Warnings, note, with_log_format
 from oncelog.cli.scram_users import scram_users, with_users
 from oncelog.cli.secure import lines_for_clients, mention_files, secured, with_own_listener
+from oncelog.cli.secure_files import CLIENT
 from oncelog.cli.supervisor import Supervisor
+from oncelog.cli.up_console import ConsoleBeside
 from oncelog.log.checkpoint import PARTITION_METADATA
 
 if TYPE_CHECKING:
@@ -67,6 +69,11 @@ MOST_BROKERS = 64
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics. Broker 2 uses the next port, and so on.",
+)
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65535),
+    help="Show the cluster in a browser, at http://127.0.0.1:PORT/ (needs the extra console). 0: any free port.",
 )
 @click.option("--data", type=click.Path(file_okay=False), help=f"Directory for all data. Default: ./{DEFAULT_DATA}.")
 @click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary directory, and delete it at the end.")
@@ -101,6 +108,7 @@ def up(
     advertise: str | None,
     port: int | None,
     metrics_port: int | None,
+    console_port: int | None,
     data: str | None,
     ephemeral: bool,
     topics: tuple[str, ...],
@@ -125,6 +133,7 @@ def up(
     parent = os.getppid() if exit_with_parent and parent_pid is None else parent_pid
     if ephemeral and data is not None:
         raise click.UsageError("--data and --ephemeral cannot be used together; omit one of them")
+    beside = ConsoleBeside(console_port)
     specs = topic_specs(topics, brokers)
     changes = ChangedSettings(config_file)
 
@@ -171,15 +180,20 @@ def up(
         changes.read = lambda number: _launch(
             folder, read()[number - 1] | chosen_by_secure, number, brokers, (), log_dirs=chosen
         )
-        status = Supervisor(
-            launches,
-            restart=not no_restart,
-            changes=changes,
-            parent=parent,
-            faults=fault_signals,
-            ready_lines=lambda addresses: [] if files is None else lines_for_clients(files, addresses),
-            manager=ServiceManager.from_environment(os.environ, os.getpid(), Warnings()),
-        ).run()
+        beside.config = None if files is None else files.path(CLIENT)
+        with beside:
+            status = Supervisor(
+                launches,
+                restart=not no_restart,
+                changes=changes,
+                parent=parent,
+                faults=fault_signals,
+                ready_lines=lambda addresses: [
+                    *beside.start(addresses),
+                    *([] if files is None else lines_for_clients(files, addresses)),
+                ],
+                manager=ServiceManager.from_environment(os.environ, os.getpid(), Warnings()),
+            ).run()
         lock.release()
     except StartError as error:
         raise click.ClickException(str(error)) from error

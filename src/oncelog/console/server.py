@@ -14,6 +14,7 @@ from oncelog.console.app import Console, make_app
 
 MOST_CONNECTIONS = 500
 STOP_S = 2
+PARENT_POLL_S = 0.5
 
 
 class _Server(uvicorn.Server):
@@ -41,8 +42,13 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-async def serve(console: Console, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve the console on a socket. Call `ready` when it answers. Close the client at the end."""
+async def serve(
+    console: Console, listener: socket.socket, ready: Callable[[], None], orphaned: Callable[[], bool] = lambda: False
+) -> None:
+    """Serve the console on a socket until a signal, or until `orphaned` returns true. Close the client at the end.
+
+    Call `ready` when the console answers.
+    """
     config = uvicorn.Config(
         make_app(console),
         log_config=None,
@@ -71,6 +77,10 @@ async def serve(console: Console, listener: socket.socket, ready: Callable[[], N
             await asyncio.sleep(0.01)
         if server.started:
             ready()
+        while not running.done():
+            await asyncio.wait((running,), timeout=PARENT_POLL_S)
+            if orphaned():
+                stop()
         await running
     finally:
         await console.close()

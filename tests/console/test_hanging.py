@@ -1,0 +1,59 @@
+"""A transaction that no coordinator will end: the console marks it, and writes its abort marker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncelog import Admin
+from oncelog.protocol.records import Record, build_batch
+from support.consoles import ConsoleProcess
+from support.servers import Server
+from support.wire import Wire
+
+SETTINGS = {"transaction.partition.verification.enable": "false"}
+
+
+def test_hanging_transaction_is_marked_and_aborted(
+    module_server: Server, start_console: Callable[..., ConsoleProcess], name: str
+) -> None:
+    console = start_console(module_server.bootstrap)
+    with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
+        wire.create_topic(name, 1)
+        who = wire.session(name)
+        identity = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": 0}
+        batch = build_batch([Record(0, 1_600_000_000_000, None, b"x")], transactional=True, **identity)
+        assert not wire.produce(name, batch, transactional_id=name, version=11).error_code
+        [row] = console.json(f"/transactions?hanging-q={name}")["hanging"]["rows"]
+        assert (row["topic"], row["partition"], row["producer_id"]) == (name, 0, who.producer_id)
+        [holder] = console.json(f"/topics/{name}/0")["open_transactions"]
+        assert holder["hanging"]
+        page = console.get(f"/topics/{name}/0")
+        assert "No coordinator will end it" in page.text
+        [producer] = console.json(f"/topics/{name}/0/producers")["producers"]["rows"]
+        assert producer["agrees"] == "hanging"
+        target = f"/topics/{name}/0/abort"
+        question = console.get(f"{target}?producer={who.producer_id}")
+        assert "1 offsets are held back" in question.text
+        assert console.post(target, {"producer": str(who.producer_id + 1)}).status == 409
+        answer = console.post(target, {"producer": str(who.producer_id)})
+        assert (answer.status, answer.headers["location"]) == (303, f"/topics/{name}/0")
+        assert admin.offsets({(name, 0): -1}, committed_only=True) == {(name, 0): 2}
+        spans = console.json(f"/topics/{name}/0?sort=first")["spans"]["rows"]
+        assert [span["state"] for span in spans] == ["aborted", "abort marker"]
+
+
+def test_transaction_of_a_coordinator_is_not_aborted_in_one_partition(
+    module_server: Server, start_console: Callable[..., ConsoleProcess], name: str
+) -> None:
+    console = start_console(module_server.bootstrap)
+    with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
+        wire.create_topic(name, 1)
+        who = wire.session(name)
+        assert wire.add_partitions(name, who, name) == [0]
+        identity = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": 0}
+        batch = build_batch([Record(0, 1_600_000_000_000, None, b"x")], transactional=True, **identity)
+        assert not wire.produce(name, batch, transactional_id=name, version=11).error_code
+        answer = console.post(f"/topics/{name}/0/abort", {"producer": str(who.producer_id)})
+        assert answer.status == 409
+        assert "This transaction does not hang" in answer.text
+        assert admin.offsets({(name, 0): -1}, committed_only=True) == {(name, 0): 0}
