@@ -248,3 +248,6 @@ def test_without_the_token_nothing_is_shown(
     produced = console.post(f"/topics/{name}/produce", {"value": "x"}, Cookie=session)
     assert produced.status == 403, "a console for other machines only reads"
     assert TOKEN not in console.process.output()
+    left = console.post("/logout", {}, Cookie=session)
+    assert (left.status, left.headers["location"]) == (303, "/login")
+    assert "max-age=0" in left.headers["set-cookie"].lower()

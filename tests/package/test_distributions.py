@@ -113,6 +113,20 @@ Producer("localhost:1", security_protocol="SSL", **store).close()
 print("loaded")
 """
 
+CONSOLE = """
+import subprocess, sys, urllib.request
+command = [sys.executable, "-m", "oncelog", "console", "-b", sys.argv[1], "--port", "0"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as console:
+    line = console.stdout.readline().strip()
+    if line.startswith("CONSOLE="):
+        for page in ("", "topics", "static/console.css", "static/console.js", "static/icon.svg"):
+            with urllib.request.urlopen(line.removeprefix("CONSOLE=") + page, timeout=60) as answer:
+                print(page, answer.status)
+    else:
+        print(line)
+    console.terminate()
+"""
+
 SECURE = """
 from oncelog.testing.broker import Broker, BrokerStartError
 
@@ -270,6 +284,13 @@ def test_secure_brings_certificates(tmp_path: Path, wheel: Path, plain: Installa
     missing = "--secure needs the package cryptography: pip install 'oncelog[secure]'"
     assert missing in plain.run(SECURE)
     assert Installation(tmp_path / "secure", wheel, "secure").run(SECURE) == "SASL_SSL\n"
+
+
+def test_console_brings_its_pages(tmp_path: Path, wheel: Path, plain: Installation, bootstrap: str) -> None:
+    assert "the console needs the package starlette: pip install 'oncelog[console]'" in plain.run(CONSOLE, bootstrap)
+    pages = ("", "topics", "static/console.css", "static/console.js", "static/icon.svg")
+    found = Installation(tmp_path / "console", wheel, "console").run(CONSOLE, bootstrap)
+    assert found == "".join(f"{page} 200\n" for page in pages)
 
 
 def test_oauth_brings_the_check_of_tokens(tmp_path: Path, wheel: Path, plain: Installation) -> None:
