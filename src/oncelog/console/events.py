@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -28,7 +28,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, states: AsyncIterator[Snapshot], notice: Callable[[Snapshot], str], cost: Callable[[], str]
+        self, states: AsyncGenerator[Snapshot, None], notice: Callable[[Snapshot], str], cost: Callable[[], str]
     ) -> None:
         super().__init__(media_type=self.media_type)
         self._states = states
@@ -50,7 +50,7 @@ class EventStream(Response):
                     await task
 
     async def _send_all(self, send: Send) -> None:
-        async with contextlib.aclosing(self._states) as states:  # type: ignore[type-var]
+        async with contextlib.aclosing(self._states) as states:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await _send(send, b"retry: 1000\n\n")
             waiting = asyncio.ensure_future(anext(states))

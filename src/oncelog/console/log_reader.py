@@ -24,6 +24,7 @@ FETCH_BYTES = 512 * 1024
 FETCHES = 6
 """Fetches of one load, so it reads at most about 3 MiB. The next load continues."""
 MOST_BATCHES = 20_000
+EMPTY_AT_MOST = 3
 
 Fetched = tuple[BatchHeader, memoryview, bool]
 
@@ -37,6 +38,8 @@ class LogReader:
         self._stable_at = -1
         self._tail_at = -1
         self._leader_epoch = -1
+        self._empty = 0
+        """Responses in a row without a batch."""
 
     async def read(self, cluster: ClusterClient, at: TopicPartition, info: PartitionInfo, begin: int, end: int) -> bool:
         """Read the batches from `begin` to `end` that are not known. Return whether that is complete."""
@@ -70,7 +73,12 @@ class LogReader:
         for header, view, hidden in found:
             self.batches[header.base_offset] = batch_of(header, view, hidden if decided else None)
             at = max(at, header.next_offset)
-        return at if found else end  # nothing there: compaction has removed it
+        if found:
+            self._empty = 0
+            return at
+        # A throttled broker also returns nothing. If it is always so, compaction has removed what was there.
+        self._empty += 1
+        return at if self._empty < EMPTY_AT_MOST else end
 
 
 async def fetch(

@@ -8,9 +8,8 @@ newest state when it is ready, and nothing is kept for it in between. After a lo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,7 +95,7 @@ class Watches:
         if self.viewers >= MOST_VIEWERS:
             raise TooManyError(f"{MOST_VIEWERS} pages are open already; close some of them")
 
-    async def follow(self, address: str, load: Load) -> AsyncIterator[Snapshot]:
+    async def follow(self, address: str, load: Load) -> AsyncGenerator[Snapshot, None]:
         """Yield the present state of an address, and then the newest one whenever it has changed.
 
         Raises TooManyError.
@@ -175,11 +174,9 @@ class Watches:
         before = watch.latest
         async with self._turn:
             self.loads += 1
-            page, trouble = await self._loaded(watch)
+            page, html, trouble = await self._loaded(watch)
         if page is None and before is not None:
             page, html = before.page, before.html
-        else:
-            html = self._render(page) if page is not None else ""
         now, now_ms = _time(), self._now_ms()
         same = before is not None and before.html == html and before.trouble == trouble
         if trouble is not None and before is not None and before.page is not None:
@@ -191,20 +188,21 @@ class Watches:
             woken.set()
         return watch.latest
 
-    async def _loaded(self, watch: Watch) -> tuple[Page | None, Trouble | None]:
+    async def _loaded(self, watch: Watch) -> tuple[Page | None, str, Trouble | None]:
+        """Return a page and its HTML, or why there is none."""
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
-                return await watch.load(watch.memory), None
+                page = await watch.load(watch.memory)
+            return page, self._render(page), None
         except TimeoutError:
             text = f"The brokers have not answered within {LOAD_TIMEOUT_S:g} s."
-            return None, Trouble(503, "The brokers do not answer", text)
+            return None, "", Trouble(503, "The brokers do not answer", text)
         except errors.OncelogError as error:
-            return None, trouble_of(error)
+            return None, "", trouble_of(error)
         except Exception:
             log.exception("a page cannot be shown")
-            with contextlib.suppress(Exception):
-                watch.memory.clear()
-            return None, Trouble(500, "The console has failed", "Its log has the reason.")
+            watch.memory.clear()
+            return None, "", Trouble(500, "The console has failed", "Its log has the reason.")
 
 
 def _time() -> float:
