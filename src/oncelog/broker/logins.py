@@ -47,8 +47,11 @@ _log = logging.getLogger("oncelog.broker")
 def find_scram(cache: MetadataCache, mechanism: str, user: str) -> ScramCredential | None:
     """Return the credential of a user in the newest metadata, or None."""
     text = cache.image.user_configs.get(user, {}).get(mechanism)
-    if text is None:
-        return None
+    return None if text is None else readable_credential(user, mechanism, text)
+
+
+def readable_credential(user: str, mechanism: str, text: str) -> ScramCredential | None:
+    """Return the credential of a user in its stored form, or log that it is damaged and return None."""
     try:
         return ScramCredential.decode(text)
     except ValueError:

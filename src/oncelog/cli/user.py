@@ -66,7 +66,7 @@ def add(
         for mechanism in dict.fromkeys(mechanisms or ("SCRAM-SHA-512",))
     ]
     with open_admin(bootstrap) as admin:
-        for change in wanted:  # Apache Kafka accepts one change of a user in a request
+        for change in wanted:  # a broker accepts one change of a user in a request
             admin.alter_user_scram_credentials(change)
     show([{"user": name, "mechanism": each.mechanism, "iterations": iterations} for each in wanted], form, COLUMNS)
 

@@ -89,18 +89,22 @@ def update_user(changes: ChangeLog, name: str, wanted: Mapping[str, str | None])
         while True:
             # If another writer was faster, read again.
             with suppress(BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
-                changes.write([_change(changes.store, path, name, wanted)], path)
+                changes.write([_change(changes.store, path, wanted)], path)
                 return
     except StoreError as error:
         raise cannot_write("user", error) from error
 
 
-def _change(store: MetadataStore, path: str, name: str, wanted: Mapping[str, str | None]) -> Operation:
+def check_deletions(before: Mapping[str, str], wanted: Mapping[str, str | None]) -> None:
+    """Raise RESOURCE_NOT_FOUND if a setting to remove (None) does not exist."""
+    if any(text is None and key not in before for key, text in wanted.items()):
+        raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+
+
+def _change(store: MetadataStore, path: str, wanted: Mapping[str, str | None]) -> Operation:
     node = store.get(path) if store.exists(path) else None
     before = configs.decode_for_change(path, node) or {}
-    if any(text is None and key not in before for key, text in wanted.items()):
-        message = f"Attempt to delete a user credential that does not exist: {name}"
-        raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, message)
+    check_deletions(before, wanted)
     after = {key: text for key, text in {**before, **wanted}.items() if text is not None}
     if node is None:
         return Create(path, configs.encode(after))

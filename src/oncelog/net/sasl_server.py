@@ -100,9 +100,12 @@ class ScramCredential(NamedTuple):
             salt, stored, server = (
                 b64decode(fields[name], validate=True) for name in ("salt", "stored_key", "server_key")
             )
-            return cls(salt, stored, server, int(fields["iterations"]))
+            iterations = int(fields["iterations"])
         except (KeyError, ValueError):
             raise ValueError("it is no SCRAM credential") from None
+        if not 1 <= iterations < 2**31:
+            raise ValueError("it is no SCRAM credential")
+        return cls(salt, stored, server, iterations)
 
 
 def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import weakref
@@ -10,12 +11,19 @@ import pytest
 
 from oncelog.broker import logins as module
 from oncelog.broker.config.listener_security import ListenerSecurity
+from oncelog.broker.handlers.scram_credentials import handle_describe
 from oncelog.broker.logins import LOGIN_S, Login, Logins, find_scram
+from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.net.credentials import Secret
 from oncelog.net.sasl_server import RejectedLoginError, ScramServer, scram_credential
 from oncelog.net.session import REJECTED, Session
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -35,7 +43,26 @@ def test_credential_of_a_user_and_a_mechanism_is_found() -> None:
     assert find_scram(cache(GOOD), MECHANISM, "bob") is None
 
 
-@pytest.mark.parametrize("text", ["", "x", GOOD[:30], GOOD.replace("iterations=4096", "iterations=x"), "salt=!,"])
+DAMAGED = ["", "x", GOOD[:30], GOOD.replace("=4096", "=x"), GOOD.replace("=4096", "=9999999999"), "salt=!,"]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_damaged_credential_is_listed_beside_the_others(text: str) -> None:
+    made = cache(text)
+    made.image.user_configs["alice"]["SCRAM-SHA-512"] = GOOD
+    made.image.user_configs["bob"] = {MECHANISM: GOOD}
+    context = RequestContext(50, 0, 1, "test", Session())
+    for users in (None, [UserName(name=name) for name in ("alice", "bob")]):
+        made_answer = asyncio.run(handle_describe(made, DescribeUserScramCredentialsRequest(users=users), context))
+        answer = DescribeUserScramCredentialsResponse.decode(made_answer.encode(0), 0)
+        found = {
+            each.user: {info.mechanism: info.iterations for info in each.credential_infos} for each in answer.results
+        }
+        assert found == {"alice": {1: 0, 2: 4096}, "bob": {1: 4096}}
+        assert not any(each.error_code for each in answer.results)
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_damaged_credential_is_logged_and_rejects_the_user(text: str, caplog: pytest.LogCaptureFixture) -> None:
     server = ScramServer(MECHANISM, lambda user: find_scram(cache(text), MECHANISM, user), "nonce", b"disguise")
     with caplog.at_level(logging.ERROR):

@@ -188,7 +188,8 @@ def test_credential_survives_its_text() -> None:
     assert ScramCredential.decode(made.encode()) == made
     assert PASSWORD not in made.encode()
     assert "stored" not in repr(made)
-    for text in ("", "salt=x", made.encode().replace("iterations", "times"), made.encode().replace("5000", "five")):
+    numbers = [made.encode().replace("5000", number) for number in ("five", "0", "-1", "2147483648")]
+    for text in ("", "salt=x", made.encode().replace("iterations", "times"), *numbers):
         with pytest.raises(ValueError, match="no SCRAM credential"):
             ScramCredential.decode(text)
 

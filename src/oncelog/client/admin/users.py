@@ -26,7 +26,10 @@ from oncelog.protocol.messages.describe_user_scram_credentials import DescribeUs
 
 @in_notebooks()
 class ScramCredentialInfo(NamedTuple):
-    """A SCRAM credential of a user: the mechanism, such as "SCRAM-SHA-512", and how often the password is hashed."""
+    """A SCRAM credential of a user: the mechanism, such as "SCRAM-SHA-512", and how often the password is hashed.
+
+    oncelog lists a damaged credential with 0 `iterations`: nobody can log in with it. Delete it, or set the password.
+    """
 
     mechanism: str
     iterations: int = MIN_ITERATIONS
@@ -65,8 +68,8 @@ Change = UserScramCredentialUpsertion | UserScramCredentialDeletion
 async def alter_user_scram_credentials(cluster: ClusterClient, changes: Change | Iterable[Change]) -> None:
     """Create, change and delete SCRAM credentials (Kafka's AlterUserScramCredentials).
 
-    Apache Kafka accepts only one change of each user in a call. If the broker rejects a user, it changes the others
-    nevertheless. Then this raises the error of the first rejected one: RequestError (RESOURCE_NOT_FOUND,
+    A call may have one change of each user. If the broker rejects a user, it changes the others nevertheless. Then this
+    raises the error of the first rejected one: RequestError (RESOURCE_NOT_FOUND,
     DUPLICATE_RESOURCE, UNACCEPTABLE_CREDENTIAL) or AuthorizationError. Raises ConfigError for an unknown
     mechanism or number of iterations.
     """
