@@ -227,6 +227,20 @@ def test_no_request_is_answered_in_the_middle_of_a_later_login(attacker: Attacke
     assert attacker.call(ASK) == [None]
 
 
+def test_later_logins_in_a_row_are_refused(attacker: Attacker) -> None:
+    """A server accepts one a second. Those that it refuses end neither the session nor the connection."""
+    attacker.log_in(USER, PASSWORD)
+    answers = attacker.call(*[choose("PLAIN"), plain(USER, PASSWORD)] * 50)
+    found = codes(answers)
+    assert found[:2] == [0, 0]
+    assert set(zip(found[::2], found[1::2], strict=True)) == {(0, 0), (ILLEGAL, ILLEGAL)}
+    refused = [each for each in answers if each.error_code]
+    assert {getattr(each, "error_message", None) for each in refused} == {
+        None, "SaslAuthenticate request received after successful authentication",
+    }  # fmt: skip
+    assert codes(attacker.call(ASK)) == [0]
+
+
 def test_no_request_is_answered_after_the_end_of_the_session(locked: Locked) -> None:
     attackers = [Attacker(locked.addresses["OPEN"]) for _ in range(4)]
     for each in attackers:

@@ -38,6 +38,8 @@ LOGIN_S = 30.0
 """How long a client may take for its login."""
 MOST = 512
 """The number of clients of a listener that may be logging in. Each may take 1 MB for an unfinished request."""
+RENEWAL_S = 1.0
+"""A client may begin one later login in this time. The first later login is always admitted."""
 _BEFORE = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _DURING = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
@@ -139,6 +141,7 @@ class Login:
         "_lifetime_ms",
         "_logins",
         "_mechanism",
+        "_renewed_at",
         "_session",
         "_user",
         "_whole",
@@ -156,6 +159,8 @@ class Login:
         self._lifetime_ms: int | None = None
         self._expires_at = 0.0
         """When the session expires, by `Logins.now`. 0: it does not expire."""
+        self._renewed_at: float | None = None
+        """When the client began its last later login."""
         self._whole = session.request_limit
         session.request_limit = min(self._whole, logins.security.max_receive_size)
         self._deadline: Any = session.drop(LOGIN_S, "it has not logged in")
@@ -170,17 +175,22 @@ class Login:
         elif not self._user:
             if api_key not in _BEFORE:
                 raise BadFrameError(f"a request with API key {api_key} before the login")
-        elif self._expires_at and api_key not in _DURING and self._logins.now() >= self._expires_at:
+        elif self._expires_at and self._logins.now() >= self._expires_at and not self._may_renew(api_key):
             raise BadFrameError(f"the session of {self._session.principal} has expired")
 
     def handshake(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse:
-        """Begin a login with the mechanism of the request, or return an error. A login in progress ends."""
+        """Begin a login with the mechanism of the request, or return an error. A login in progress ends.
+
+        Too early a later login gets ILLEGAL_SASL_STATE, too, and the session continues (Kafka's `KafkaChannel`).
+        """
         offered = list(self._logins.security.mechanisms)
         if self._exchange is not None:
             self._end()
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
-        if self._user and not self._expires_at:
-            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
+        if self._user:
+            if not self._expires_at or not self._may_renew():
+                return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+            self._renewed_at = self._logins.now()
         if request.mechanism not in offered:
             self._end()
             return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered)
@@ -195,8 +205,10 @@ class Login:
     def authenticate(self, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """Pass the message in a request to the mechanism, and return its response, or an error."""
         if self._exchange is None:
-            self._end()
-            text = "SaslAuthenticate request received without a SaslHandshake request"
+            text = "SaslAuthenticate request received after successful authentication"
+            if not self._user:
+                self._end()
+                text = "SaslAuthenticate request received without a SaslHandshake request"
             return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
         try:
             answer = self._step(bytes(request.auth_bytes))
@@ -216,6 +228,11 @@ class Login:
         except RejectedLoginError as error:
             raise BadFrameError(f"the login has failed: {error}") from None
         return answer
+
+    def _may_renew(self, api_key: int = ApiKey.SASL_HANDSHAKE) -> bool:
+        """Return whether a request may begin a later login now."""
+        last = self._renewed_at
+        return api_key == ApiKey.SASL_HANDSHAKE and (last is None or self._logins.now() - last >= RENEWAL_S)
 
     def _step(self, message: bytes) -> bytes:
         exchange = self._exchange

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -16,8 +17,10 @@ from oncelog.broker.logins import LOGIN_S, Login, Logins, find_scram
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.net.credentials import Secret
+from oncelog.net.frames import BadFrameError
 from oncelog.net.sasl_server import RejectedLoginError, ScramServer, scram_credential
 from oncelog.net.session import REJECTED, Session
+from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -74,20 +77,23 @@ def test_damaged_credential_is_logged_and_rejects_the_user(text: str, caplog: py
         server.answer(b"c=biws," + nonce + b",p=" + b"A" * 43 + b"=")
 
 
-def listener() -> Logins:
+def listener(now: Callable[[], float] = lambda: 0.0, max_reauth_ms: int = 0) -> Logins:
     """Return the logins of a listener."""
-    security = ListenerSecurity(mechanisms=("PLAIN",), users={"alice": Secret("hunter2")}, failure_delay_ms=250)
-    return Logins(security, lambda mechanism, user: None, lambda: 0.0, lambda: 0)
+    security = ListenerSecurity(
+        mechanisms=("PLAIN",), users={"alice": Secret("hunter2")}, failure_delay_ms=250, max_reauth_ms=max_reauth_ms
+    )
+    return Logins(security, lambda mechanism, user: None, now, lambda: 0)
 
 
 class Deadlines:
     """The deadlines of a session: seconds and reasons. A cancelled one is removed."""
 
-    def __init__(self, logins: Logins | None = None) -> None:
+    def __init__(self, logins: Logins | None = None, max_reauth_ms: int = 0) -> None:
         self.session = Session()
         self.session.drop = self.drop
         self.kept: list[tuple[float, str]] = []
-        self.login: Login = (logins or listener()).begin(self.session)
+        self.now = 0.0
+        self.login: Login = (logins or listener(lambda: self.now, max_reauth_ms)).begin(self.session)
 
     def drop(self, seconds: float, reason: str) -> Deadlines:
         self.kept.append((seconds, reason))
@@ -151,6 +157,31 @@ def test_login_is_freed_with_its_connection() -> None:
         assert login() is None
     finally:
         gc.enable()
+
+
+def test_later_logins_are_a_second_apart() -> None:
+    found = Deadlines(max_reauth_ms=500)
+    choice = SaslHandshakeRequest(mechanism="PLAIN")
+
+    def log_in_at(now: float) -> int:
+        found.now = now
+        found.login.check(ApiKey.SASL_HANDSHAKE)
+        refused = found.login.handshake(choice, 1).error_code
+        token = SaslAuthenticateRequest(auth_bytes=b"\0alice\0hunter2")
+        done = found.login.authenticate(token)
+        assert (done.error_code, done.session_lifetime_ms) == ((refused, 0) if refused else (ErrorCode.NONE, 500))
+        return refused
+
+    assert log_in_at(10.0) == ErrorCode.NONE
+    assert log_in_at(10.1) == ErrorCode.NONE, "the first later login may come at any time"
+    for now in (10.1, 10.5):
+        assert log_in_at(now) == ErrorCode.ILLEGAL_SASL_STATE
+        found.login.check(ApiKey.METADATA)
+    found.now = 10.65
+    for api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA):
+        with pytest.raises(BadFrameError, match="the session of User:alice has expired"):
+            found.login.check(api_key)
+    assert log_in_at(11.1) == ErrorCode.NONE
 
 
 def test_salt_of_an_unknown_user_changes_with_a_restart_and_that_of_a_known_user_does_not() -> None:
