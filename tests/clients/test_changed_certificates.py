@@ -5,6 +5,7 @@ The tests run against our broker, or with `ONCELOG_TEST_SERVERS=apache-kafka` ag
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
@@ -17,13 +18,15 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 
 from oncelog import Admin, errors
+from support.attacker import Attacker, choose, codes, plain
 from support.certificates import Pair, signed_by
 from support.processes import wait_until
 from support.secured_kafka import SecuredKafka
-from support.secured_oncelog import SecuredOncelog
+from support.secured_oncelog import PASSWORD, USER, SecuredOncelog
 
 HOSTS = ("127.0.0.1", "localhost")
 PREFIX = "listener.name.tls."
+JAAS_LINE = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_carol="hunter2-carol";'
 LOCATION = PREFIX + "ssl.keystore.location"
 
 
@@ -70,6 +73,17 @@ class Secured:
         found: dict[str, ConfigEntry] = self.admin.describe_configs([resource])[resource].result(30)
         return found
 
+    def has_of_its_own(self, name: str, *, stored: bool) -> None:
+        """Check whether the broker has a dynamic setting. Kafka shows it a moment after its answer."""
+
+        def shown() -> bool:
+            entry = self.described().get(name)
+            return entry is not None and entry.source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
+
+        if stored:
+            wait_until(shown, "the broker has the setting")
+        assert shown() is stored
+
     def presents(self, number: int, listener: str = "TLS") -> None:
         """Check that a listener presents this certificate. Kafka uses it a moment after its answer."""
         if not self.is_ours:
@@ -87,6 +101,11 @@ class Secured:
             certificate = made.getpeercert()
         assert certificate is not None
         return int(str(certificate["serialNumber"]), 16)
+
+    def logs_in(self, user: str, password: str) -> bool:
+        """Return whether a user of PLAIN can log in."""
+        with Attacker(self._made.addresses["OPEN"]) as client:
+            return codes(client.call(choose("PLAIN"), plain(user, password))) == [0, 0]
 
     def log(self) -> str:
         return str(self._made.broker.log()) if self.is_ours else ""
@@ -174,6 +193,48 @@ def test_settings_that_cannot_change_are_refused(secured: Secured, name: str, br
     assert "INVALID_REQUEST" in str(caught.value)
 
 
+def test_client_certificates_cannot_become_required(secured: Secured) -> None:
+    """Kafka accepts and shows the setting, but its listener goes on as before. oncelog refuses the setting."""
+    change: dict[str, str | None] = {PREFIX + "ssl.client.auth": "required"}
+    with refused_by_ours(secured, PREFIX + "ssl.client.auth"):
+        secured.alter(change)
+    secured.has_of_its_own(PREFIX + "ssl.client.auth", stored=not secured.is_ours)
+    assert secured.serial(), "a client without a certificate is served"
+    for illegal in ({PREFIX + "ssl.client.auth": "sometimes"}, {"sasl.jaas.config": JAAS_LINE}):
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            secured.alter(illegal)
+        assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_REQUEST
+        assert "hunter2" not in caught.value.args[0].str() or not secured.is_ours
+
+
+def test_users_of_a_jaas_line_cannot_change(secured: Secured) -> None:
+    """Kafka accepts and stores the line, but checks logins with the one of its start. oncelog refuses the line."""
+    name = "listener.name.open.plain.sasl.jaas.config"
+    with refused_by_ours(secured, name):
+        secured.alter({name: JAAS_LINE})
+    try:
+        secured.has_of_its_own(name, stored=not secured.is_ours)
+        assert secured.logs_in(USER, PASSWORD)
+        assert not secured.logs_in("carol", "hunter2-carol")
+    finally:
+        if not secured.is_ours:
+            secured.alter({name: None})
+
+
+@contextlib.contextmanager
+def refused_by_ours(secured: Secured, name: str) -> Iterator[None]:
+    """Check that our broker refuses a setting and says where to set it, and that Kafka accepts it."""
+    if not secured.is_ours:
+        yield
+        return
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        yield
+    error = caught.value.args[0]
+    assert error.code() == confluent_kafka.KafkaError.INVALID_REQUEST
+    assert f"cannot be updated dynamically for existing listeners: ['{name}']; set them in" in error.str()
+    assert "hunter2" not in error.str()
+
+
 def test_secret_settings_are_never_shown(secured: Secured) -> None:
     new, secret = secured.pair(), PREFIX + "ssl.keystore.password"
     path = secured.folder / "new.p12"
@@ -239,7 +300,5 @@ def test_inline_certificate_survives_a_restart(tmp_path: Path) -> None:
             secured.alter({PREFIX + "ssl.keystore.certificate.chain": secured.pair().certificate_pem.decode()})
         secured.presents(new.certificate.serial_number)
         assert secured.described()[PREFIX + "ssl.keystore.key"].value is None
-        with pytest.raises(confluent_kafka.KafkaException, match="cannot be updated dynamically"):
-            secured.alter({PREFIX + "ssl.client.auth": "required"})
     finally:
         secured.stop()

@@ -1,5 +1,7 @@
 """The settings of one listener that may change while a broker runs: its certificates, keys and authorities.
 
+Kafka accepts and stores others, such as `ssl.client.auth` and `sasl.jaas.config`, but they never take effect, not even
+after a restart (tried on 4.3.1). An administrator would believe that clients need a certificate, so they are refused.
 Source: Kafka's `SslConfigs.RECONFIGURABLE_CONFIGS`, `DynamicBrokerConfig.validateConfigs`, `DynamicListenerConfig`.
 """
 
@@ -54,7 +56,10 @@ def check_names(names: Collection[str], *, of_all: bool) -> None:
     of_listeners = {name: base_name(name) for name in sorted(names) if base_name(name) is not None}
     fixed = [name for name, base in of_listeners.items() if base not in RELOADABLE]
     if fixed:
-        raise ConfigError(f"Configs cannot be updated dynamically for existing listeners, restart the broker: {fixed}")
+        raise ConfigError(
+            f"Configs cannot be updated dynamically for existing listeners: {fixed}; set them in the broker's "
+            "properties, and restart it"
+        )
     if of_all and of_listeners:
         raise ConfigError(
             f"Cannot update these configs at default cluster level, broker id must be specified: {sorted(of_listeners)}"
