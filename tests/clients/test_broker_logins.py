@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from oncelog import Admin, Producer
 from oncelog.client.admin.users import UserScramCredentialUpsertion
+from support.attacker import salt
 from support.command_line import errors_of
 from support.processes import wait_until
 from support.secured_oncelog import PASSWORD, USER, certificates, secured_settings
@@ -32,6 +34,7 @@ class Brokers:
             "sasl.mechanism.inter.broker.protocol": mechanism,
             f"{mechanism.lower()}.sasl.jaas.config": line,
         }
+        self.tls = ssl.create_default_context(cafile=str(made.ca))
         self.cluster = OncelogCluster(folder, settings=settings, arguments=("--brokers", "3", *arguments))
         self.options = {
             "security_protocol": "SASL_SSL",
@@ -84,6 +87,8 @@ def test_three_brokers_log_in_with_scram_again_after_one_was_killed(tmp_path: Pa
     ):
         admin.create_topics(name, 3, 3, {"min.insync.replicas": "2"})
         made.write(name)
+        addresses = made.cluster.bootstrap.split(",")
+        assert len({salt(address, "nobody", "SCRAM-SHA-512", made.tls) for address in addresses}) == 1 < len(addresses)
         wait_until(lambda: in_sync(admin, name) == {1, 2, 3}, "all are in sync")
         made.cluster.kill(2)
         made.write(name)

@@ -21,6 +21,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.metadata import MetadataRequest
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from support.attacker import salt
 from support.processes import ManagedProcess, children
 from support.secured_oncelog import (
     MECHANISMS,
@@ -237,3 +238,27 @@ def test_scram_user_is_changed_and_deleted(secured: SecuredOncelog, name: str) -
     (future,) = admin.alter_user_scram_credentials([gone]).values()
     with pytest.raises(confluent_kafka.KafkaException, match="does not exist"):
         future.result(30)
+
+
+def test_salt_of_an_unknown_user_survives_a_restart(tmp_path: Path) -> None:
+    """Apache Kafka rejects an unknown user in the first step, and so shows that there is none."""
+    secured = SecuredOncelog(tmp_path)
+    try:
+        context = ssl.create_default_context(cafile=str(secured.certificates.ca))
+
+        def salts() -> dict[str, set[bytes]]:
+            return {
+                user: {
+                    salt(secured.addresses["OPEN"], user, "SCRAM-SHA-256"),
+                    salt(secured.addresses["LOGIN"], user, "SCRAM-SHA-256", context),
+                }
+                for user in (USER, "nobody", "nobody-else")
+            }
+
+        before = salts()
+        assert all(len(each) == 1 for each in before.values())
+        assert len(set.union(*before.values())) == len(before)
+        secured.broker.restart()
+        assert salts() == before
+    finally:
+        secured.stop()

@@ -119,3 +119,10 @@ class Attacker:
 def codes(answers: Sequence[Any]) -> list[int | None]:
     """Return the error codes of responses, and None for those that did not come."""
     return [None if each is None else getattr(each, "error_code", 0) for each in answers]
+
+
+def salt(address: str, user: str, mechanism: str, tls: ssl.SSLContext | None = None) -> bytes:
+    """Return the salt that a server sends in the first step of a login with SCRAM."""
+    with Attacker(address, tls) as attacker:
+        _, challenge = attacker.call(choose(mechanism), say(f"n,,n={user},r=nonce"))
+        return bytes(challenge.auth_bytes).split(b",")[1]

@@ -255,6 +255,7 @@ class Broker:
             self.peers,
             self.certificates,
             self.config,
+            self.membership,
             partial(find_scram, self.metadata),
             self.tokens.login,
             self._runtime,

@@ -67,13 +67,17 @@ class Logins:
     def __init__(
         self,
         security: ListenerSecurity,
+        disguise: bytes,
         find_scram: FindScram,
         now: Callable[[], float],
         now_ms: Callable[[], int],
         find_token: FindToken = lambda mechanism, token_id: None,
         check_token: CheckToken | None = None,
     ) -> None:
-        """`check_token` returns the user of an OAUTHBEARER token, or None if the token is not valid."""
+        """`disguise` is the secret for the salts of unknown users, the same in all brokers of the cluster.
+
+        `check_token` returns the user of an OAUTHBEARER token, or None if the token is not valid.
+        """
         self.security = security
         self.now = now
         """A monotonic clock, in seconds."""
@@ -82,7 +86,7 @@ class Logins:
         self._check_token = check_token
         self._find_token = find_token
         self._find_scram = find_scram
-        self._disguise = secrets.token_bytes(32)
+        self._disguise = disguise
         self._begun: dict[Login, None] = {}
         """The logins that are not complete, oldest first."""
 

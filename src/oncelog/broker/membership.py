@@ -12,6 +12,9 @@ class Membership:
         self.node_id = node_id
         self.cluster_id = ""
         """`ClusterEntry` sets it when the broker enters the cluster."""
+        self.login_secret = b""
+        """The secret from which the cluster's brokers derive the salts of users that do not exist. Set together with
+        the id."""
         self.session = -1
         """The session in the metadata store, or -1 before `Registration.open`."""
         self.info = BrokerInfo(-1)

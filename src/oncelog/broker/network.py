@@ -13,6 +13,7 @@ from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_security import ListenerSecurity
 from oncelog.broker.config.listeners import ListenerConfig
 from oncelog.broker.logins import CheckToken, FindScram, FindToken, Logins
+from oncelog.broker.membership import Membership
 from oncelog.broker.peers import Peers
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.brokers import Endpoint
@@ -31,6 +32,7 @@ class Network:
         peers: Peers,
         certificates: Certificates,
         config: DynamicConfig,
+        membership: Membership,
         find_scram: FindScram,
         find_token: FindToken,
         runtime: Runtime,
@@ -45,6 +47,7 @@ class Network:
         self._server = server
         self._peers = peers
         self._config = config
+        self._membership = membership
         self._most_clients = most_clients
         self._addresses: dict[str, list[str]] = {}
         """The addresses of the named hosts in `max.connections.per.ip.overrides`."""
@@ -83,7 +86,13 @@ class Network:
         tls = self._certificates.load(config.name)
         login = bool(security.mechanisms)
         logins = Logins(
-            security, self._find_scram, self._server.loop.time, self._runtime.now_ms, self._find_token, check_token
+            security,
+            self._membership.login_secret,
+            self._find_scram,
+            self._server.loop.time,
+            self._runtime.now_ms,
+            self._find_token,
+            check_token,
         )
         return Listener(
             config.host,

@@ -148,9 +148,9 @@ class ScramServer:
     """The mechanism SCRAM: client and server prove to each other that they know the password.
 
     `find` returns the credential of a user, or None. An unknown user's login has the same steps as one with a wrong
-    password, and fails at the end. The server derives the salt of an unknown user from `disguise`, a secret of this
-    broker. `find_token` does the same as `find` for the id of a delegation token (KIP-48), which a client sends instead
-    of a name with the extension `tokenauth=true`.
+    password, and fails at the end. The server derives the salt of an unknown user from `disguise`, a secret of the
+    cluster. `find_token` does the same as `find` for the id of a delegation token (KIP-48), which a client sends
+    instead of a name with the extension `tokenauth=true`.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ the directories, and changes nothing else of the cluster before that.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from uuid import UUID
 
 from oncelog.broker.config.errors import ConfigError
@@ -23,6 +24,7 @@ from oncelog.cluster.brokers import BROKER_EPOCHS
 from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.image_nodes import cluster_id, create_cluster, is_new, prepare
+from oncelog.cluster.login_secret import SECRET_BYTES, login_secret
 from oncelog.cluster.store import MetadataStore, NodeExistsError
 from oncelog.log.disk import Disk
 from oncelog.protocol.texts import first_named
@@ -55,19 +57,19 @@ class ClusterEntry:
         self._logger = runtime.logger
 
     async def enter(self) -> None:
-        """Create the cluster if it does not exist, and read its id.
+        """Create the cluster if it does not exist, and read its id and the secret of its logins.
 
         If several brokers start at the same time, one of them creates it, and the others wait.
         """
         while True:
-            found: str | None = await self._workers.offload(self._find)
+            found: tuple[str, bytes] | None = await self._workers.offload(self._find)
             if found is not None:
-                self._membership.cluster_id = found
+                self._membership.cluster_id, self._membership.login_secret = found
                 return
             await asyncio.sleep(FOUNDING_POLL_S)
 
-    def _find(self) -> str | None:
-        """Return the cluster's id, or None if another broker creates the cluster now. Blocks."""
+    def _find(self) -> tuple[str, bytes] | None:
+        """Return the cluster's id and the secret of its logins. None: another broker creates it now. Blocks."""
         store = self._store
         prepare(store)
         levels = {TRANSACTION_VERSION: self._config.initial_transaction_version}
@@ -83,7 +85,7 @@ class ClusterEntry:
         features.initialize(store, levels)
         proposal = self._directories.cluster_id() or new_cluster_id(self._random_bits)
         create_cluster(store, proposal, self._now_ms())
-        return cluster_id(store)
+        return cluster_id(store), login_secret(store, secrets.token_bytes(SECRET_BYTES))
 
     def check_directories(self) -> None:
         """Check that the log directories belong to the cluster, and that Kafka has not changed them. Blocks."""
