@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,6 +104,16 @@ def create(owner: str | None, renewers: tuple[str, ...], max_lifetime: int, boot
     _shown(_rows([made], form), form, hmac=True)
 
 
+def _change(
+    call: Callable[[Admin], Callable[[str, int], int]], token_id: str, period: int, bootstrap: str, form: str
+) -> None:
+    """Change when a token expires with a call of `Admin`, and show the token."""
+    with open_admin(bootstrap) as admin:
+        found = _found(admin, token_id)
+        expires = call(admin)(found.hmac, period)
+    _shown(_rows([found._replace(expires_ms=expires)], form), form, hmac=False)
+
+
 @click.command(epilog=examples("oncelog token renew TOKEN_ID", "oncelog token renew TOKEN_ID --period PT1H"))
 @click.argument("token_id")
 @click.option(
@@ -113,10 +123,7 @@ def create(owner: str | None, renewers: tuple[str, ...], max_lifetime: int, boot
 @formatted
 def renew(token_id: str, period: int, bootstrap: str, form: str) -> None:
     """Let a token expire later. You must be its owner or one of its renewers."""
-    with open_admin(bootstrap) as admin:
-        found = _found(admin, token_id)
-        expires = admin.renew_delegation_token(found.hmac, period)
-    _shown(_rows([found._replace(expires_ms=expires)], form), form, hmac=False)
+    _change(lambda admin: admin.renew_delegation_token, token_id, period, bootstrap, form)
 
 
 @click.command(epilog=examples("oncelog token expire TOKEN_ID", "oncelog token expire TOKEN_ID --period PT10M"))
@@ -126,10 +133,7 @@ def renew(token_id: str, period: int, bootstrap: str, form: str) -> None:
 @formatted
 def expire(token_id: str, period: int, bootstrap: str, form: str) -> None:
     """Remove a token, or let it expire earlier. You must be its owner or one of its renewers."""
-    with open_admin(bootstrap) as admin:
-        found = _found(admin, token_id)
-        expires = admin.expire_delegation_token(found.hmac, period)
-    _shown(_rows([found._replace(expires_ms=expires)], form), form, hmac=False)
+    _change(lambda admin: admin.expire_delegation_token, token_id, period, bootstrap, form)
 
 
 @click.command("list", epilog=examples("oncelog token list", "oncelog token list --owner User:alice"))

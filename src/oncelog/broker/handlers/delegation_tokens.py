@@ -5,6 +5,7 @@ Errors are those of Kafka's `KafkaApis` and `DelegationTokenControlManager`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from oncelog.broker.metadata.delegation_tokens import TokenAdministration
@@ -48,11 +49,6 @@ def _check_channel(ctx: RequestContext) -> None:
         raise ProtocolError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, message)
 
 
-def _no_time(error: ProtocolError) -> int:
-    """Return the time of expiry in the response with an error: -1 from Kafka's broker, 0 from its controller."""
-    return -1 if error.code is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0
-
-
 def _principal(kind: str | None, name: str) -> str:
     return f"{kind or ''}:{name}"
 
@@ -91,28 +87,34 @@ async def handle_create(
     return response
 
 
+async def _changed(ctx: RequestContext, change: Callable[[str], Awaitable[int]]) -> tuple[ErrorCode, int]:
+    """Change a token as the client's principal. Return the error, and when the token expires.
+
+    With an error, that time is -1 from Kafka's broker, and 0 from its controller.
+    """
+    try:
+        _check_channel(ctx)
+        return ErrorCode.NONE, await change(ctx.session.principal)
+    except ProtocolError as error:
+        return error.code, -1 if error.code is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0
+
+
 async def handle_renew(
     tokens: TokenAdministration, request: RenewDelegationTokenRequest, ctx: RequestContext
 ) -> RenewDelegationTokenResponse:
     """Let a token expire later. The client must be its owner or one of its renewers."""
-    try:
-        _check_channel(ctx)
-        expires = await tokens.renew(ctx.session.principal, bytes(request.hmac), request.renew_period_ms)
-    except ProtocolError as error:
-        return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=_no_time(error))
-    return RenewDelegationTokenResponse(expiry_timestamp_ms=expires)
+    secret, period = bytes(request.hmac), request.renew_period_ms
+    code, expires = await _changed(ctx, lambda principal: tokens.renew(principal, secret, period))
+    return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires)
 
 
 async def handle_expire(
     tokens: TokenAdministration, request: ExpireDelegationTokenRequest, ctx: RequestContext
 ) -> ExpireDelegationTokenResponse:
     """Let a token expire at another time, or remove it. The client must be its owner or one of its renewers."""
-    try:
-        _check_channel(ctx)
-        expires = await tokens.expire(ctx.session.principal, bytes(request.hmac), request.expiry_time_period_ms)
-    except ProtocolError as error:
-        return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=_no_time(error))
-    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires)
+    secret, period = bytes(request.hmac), request.expiry_time_period_ms
+    code, expires = await _changed(ctx, lambda principal: tokens.expire(principal, secret, period))
+    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires)
 
 
 async def handle_describe(

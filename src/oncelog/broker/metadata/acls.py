@@ -9,9 +9,7 @@ from oncelog.broker.turns import KEYS_A_TURN, Yielder, in_turns
 from oncelog.broker.workers import Runtime
 from oncelog.cluster import acl_nodes
 from oncelog.cluster.acls import Acl, AclFilter, AclSet
-from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.store import StoreError
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 
@@ -41,8 +39,7 @@ class AclAdministration:
 
         Raises POLICY_VIOLATION if there are too many, and REQUEST_TIMED_OUT.
         """
-        async with self._loader.changing() as log:
-            await self._refresh()
+        async with self._loader.changing_newest("ACLs") as log:
             known = self._cache.image.acls
             due = await in_turns(_missing(known, acls))
             if len(due) > MOST_CHANGES:
@@ -60,8 +57,7 @@ class AclAdministration:
         A rejected filter selects none, and is returned. A filter for all ACLs also deletes damaged ones. Raises
         INVALID_REQUEST or POLICY_VIOLATION if there are too many ACLs or filters, and REQUEST_TIMED_OUT.
         """
-        async with self._loader.changing() as log:
-            await self._refresh()
+        async with self._loader.changing_newest("ACLs") as log:
             acls = self._cache.image.acls
             results: list[list[Acl] | Refusal] = []
             compared = 0
@@ -89,13 +85,6 @@ class AclAdministration:
                 await self._workers.write_store(acl_nodes.delete, log, [*names, *damaged])
         self._log("deleted", names.values())
         return results
-
-    async def _refresh(self) -> None:
-        """Read the changes that other brokers have written. Raises REQUEST_TIMED_OUT."""
-        try:
-            await self._loader.refresh()
-        except StoreError as error:
-            raise cannot_write("ACLs", error) from error
 
     def _log(self, what: str, acls: Iterable[Acl]) -> None:
         changed = list(acls)

@@ -16,10 +16,8 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Runtime
 from oncelog.cluster import delegation_tokens
-from oncelog.cluster.changes import cannot_write
 from oncelog.cluster.delegation_tokens import DelegationToken
 from oncelog.cluster.image import MetadataCache
-from oncelog.cluster.store import StoreError
 from oncelog.net.sasl import MIN_ITERATIONS, SCRAM_HASHES
 from oncelog.net.sasl_server import ScramCredential, TokenLogin, scram_credential
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -135,8 +133,7 @@ class TokenAdministration:
         lifetime = self._config.delegation_token_max_lifetime_ms
         if max_lifetime_ms > 0:
             lifetime = min(lifetime, max_lifetime_ms)
-        async with self._loader.changing() as log:
-            await self._refresh()
+        async with self._loader.changing_newest("delegation token") as log:
             self._check_number(requester)
             now = self.now_ms()
             last = _sum(now, lifetime)
@@ -171,10 +168,9 @@ class TokenAdministration:
         period = min(longest, period_ms) if period_ms > 0 else longest
 
         def changed(token: DelegationToken, now: int) -> DelegationToken:
-            if token.expired(now):
-                raise ProtocolError(ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {token.token_id} has expired")
+            _check_life(token, now)
             _check_manager(token, principal)
-            return replace(token, expires_ms=min(token.max_ms, _sum(now, period)))
+            return _until(token, now, period)
 
         return await self._change(principal, "renewed", secret, changed)
 
@@ -188,9 +184,8 @@ class TokenAdministration:
             _check_manager(token, principal)
             if period_ms < 0:
                 return None
-            if token.expired(now):
-                raise ProtocolError(ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {token.token_id} has expired")
-            return replace(token, expires_ms=min(token.max_ms, _sum(now, period_ms)))
+            _check_life(token, now)
+            return _until(token, now, period_ms)
 
         return await self._change(principal, "removed" if period_ms < 0 else "shortened", secret, changed)
 
@@ -198,8 +193,7 @@ class TokenAdministration:
         self._check_enabled()
         expires = 0
         missing = ProtocolError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "no token has this HMAC")
-        async with self._loader.changing() as log:
-            await self._refresh()
+        async with self._loader.changing_newest("delegation token") as log:
             found = self.find(secret)
             if found is None:
                 raise missing
@@ -220,13 +214,6 @@ class TokenAdministration:
         if not self.enabled:
             message = "delegation tokens are disabled, because delegation.token.secret.key is not set"
             raise ProtocolError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, message)
-
-    async def _refresh(self) -> None:
-        """Read the changes that other brokers have written. Raises REQUEST_TIMED_OUT."""
-        try:
-            await self._loader.refresh()
-        except StoreError as error:
-            raise cannot_write("delegation token", error) from error
 
     # -- expiry -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +239,16 @@ class TokenAdministration:
         async with self._loader.changing() as log:
             await self._workers.write_store(delegation_tokens.change, log, token.token_id, wanted)
         self._logger.info("removed expired delegation token %s of %s", token.token_id, token.owner)
+
+
+def _check_life(token: DelegationToken, now_ms: int) -> None:
+    if token.expired(now_ms):
+        raise ProtocolError(ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {token.token_id} has expired")
+
+
+def _until(token: DelegationToken, now_ms: int, period_ms: int) -> DelegationToken:
+    """Return a token that expires after a period, at the latest at its last time."""
+    return replace(token, expires_ms=min(token.max_ms, _sum(now_ms, period_ms)))
 
 
 def _check_manager(token: DelegationToken, principal: str) -> None:

@@ -16,7 +16,7 @@ from oncelog.broker.retrying import Problem
 from oncelog.broker.workers import Runtime
 from oncelog.cluster import changes
 from oncelog.cluster.brokers import BROKERS, CONTROLLER
-from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.changes import ChangeLog, cannot_write
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import read_changes, read_image
 from oncelog.cluster.store import Announcements, MetadataStore, StoreError
@@ -150,6 +150,19 @@ class MetadataLoader:
             if acquiring.done() and not acquiring.cancelled() and acquiring.exception() is None:
                 self._changing.release()
             raise
+
+    @asynccontextmanager
+    async def changing_newest(self, what: str) -> AsyncIterator[ChangeLog]:
+        """Do as `changing`, but first read the changes that other brokers have written.
+
+        `what` is to be changed, for the error. Raises REQUEST_TIMED_OUT.
+        """
+        async with self.changing() as log:
+            try:
+                await self.refresh()
+            except StoreError as error:
+                raise cannot_write(what, error) from error
+            yield log
 
     async def refresh(self) -> None:
         """Read the changes and publish them, without waiting for work that takes long. Raises StoreError."""

@@ -87,10 +87,7 @@ async def renew_delegation_token(cluster: ClusterClient, hmac: str, period_ms: i
     A negative period is the broker's `delegation.token.expiry.time.ms`. Raises RequestError
     (DELEGATION_TOKEN_NOT_FOUND, _EXPIRED, _OWNER_MISMATCH, and the errors of `create_delegation_token`).
     """
-    response = await cluster.call_any(RenewDelegationTokenRequest(hmac=_bytes(hmac), renew_period_ms=period_ms))
-    raise_for_error(response, "delegation token")
-    expires: int = response.expiry_timestamp_ms
-    return expires
+    return await _change(cluster, RenewDelegationTokenRequest(hmac=_bytes(hmac), renew_period_ms=period_ms))
 
 
 async def expire_delegation_token(cluster: ClusterClient, hmac: str, period_ms: int = -1) -> int:
@@ -99,7 +96,12 @@ async def expire_delegation_token(cluster: ClusterClient, hmac: str, period_ms: 
     A negative period removes it at once. Sessions that have logged in with the token continue until their end. Raises
     the errors of `renew_delegation_token`.
     """
-    response = await cluster.call_any(ExpireDelegationTokenRequest(hmac=_bytes(hmac), expiry_time_period_ms=period_ms))
+    return await _change(cluster, ExpireDelegationTokenRequest(hmac=_bytes(hmac), expiry_time_period_ms=period_ms))
+
+
+async def _change(cluster: ClusterClient, request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest) -> int:
+    """Return when the token expires after the change."""
+    response = await cluster.call_any(request)
     raise_for_error(response, "delegation token")
     expires: int = response.expiry_timestamp_ms
     return expires
