@@ -14,7 +14,8 @@ from oncelog.broker.config.entries import type_of
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.quota_settings import QuotaSettings
 from oncelog.broker.config.security_settings import SecuritySettings
-from oncelog.broker.config.settings import Key, keys, names_of
+from oncelog.broker.config.setting_types import Key
+from oncelog.broker.config.settings import keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.broker.config.topics import WITHOUT_EFFECT as TOPIC_WITHOUT_EFFECT
 

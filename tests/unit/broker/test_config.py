@@ -11,13 +11,8 @@ from oncelog.broker.config.entries import ConfigSource, ConfigType, Synonym, des
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listeners import ListenerConfig
-from oncelog.broker.config.settings import (
-    INT_MAX,
-    BrokerConfig,
-    keys,
-    load,
-    misspelled,
-)
+from oncelog.broker.config.setting_types import INT_MAX
+from oncelog.broker.config.settings import BrokerConfig, keys, load, misspelled
 from oncelog.broker.config.sources import environment_settings, set_option
 from oncelog.broker.config.topics import TOPIC_KEYS, check_topic_configs, effective, log_config
 from oncelog.net.properties import parse_properties

@@ -18,7 +18,8 @@ from oncelog.broker.config.connection_limits import (
 )
 from oncelog.broker.config.dynamic_listeners import base_name, check_names, check_values, with_listener_configs
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.settings import BrokerConfig, check_value, keys
+from oncelog.broker.config.setting_types import check_value
+from oncelog.broker.config.settings import BrokerConfig, keys
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 

@@ -15,7 +15,8 @@ from oncelog.broker.config.connection_limits import limits_a_listener
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.listener_keys import listener_key
 from oncelog.broker.config.listener_security import with_tls_values
-from oncelog.broker.config.settings import BrokerConfig, check_value, is_secret, keys
+from oncelog.broker.config.setting_types import check_value
+from oncelog.broker.config.settings import BrokerConfig, is_secret, keys
 
 RELOADABLE = frozenset(
     {

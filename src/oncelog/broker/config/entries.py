@@ -9,7 +9,8 @@ from enum import IntEnum
 from oncelog.broker.config.connection_limits import limit_of
 from oncelog.broker.config.dynamic import DYNAMIC, DynamicConfig
 from oncelog.broker.config.dynamic_listeners import base_name
-from oncelog.broker.config.settings import LONG_MAX, CleanupPolicies, Key, TextList, keys, names_of
+from oncelog.broker.config.setting_types import LONG_MAX, CleanupPolicies, Key, TextList
+from oncelog.broker.config.settings import keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.net.credentials import Secret
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from oncelog.broker.config.security_settings import SecuritySettings
-
-Int1 = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Empty = Annotated[str, Meta(pattern="^$")]
+from oncelog.broker.config.setting_types import Empty, Int1
 
 
 class QuotaSettings(SecuritySettings, frozen=True, kw_only=True):

@@ -5,22 +5,10 @@ Each one can also be set for one listener only, as `listener.name.NAME.KEY`.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
+from oncelog.broker.config.setting_types import NO_SECRET, ClientAuth, Int0, Int1, Long0, Long1, StoreType, TextList
 from oncelog.net.credentials import Secret
-
-Int0 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Int1 = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Long1 = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-Long0 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-StoreType = Annotated[str, Meta(pattern="^(JKS|PKCS12|PEM)$")]
-ClientAuth = Annotated[str, Meta(pattern="^(none|requested|required)$")]
-Names = Annotated[str, Meta(title="list")]
-NO_SECRET = Secret("")
-"""The default of a password."""
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +40,9 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     ssl_principal_mapping_rules: str = "DEFAULT"
     """Rules that make the user of a client from the name in its certificate, as `RULE:PATTERN/REPLACEMENT/[LU]`.
     `DEFAULT` is the whole name, such as `CN=alice,O=shop`."""
-    ssl_enabled_protocols: Names = "TLSv1.2,TLSv1.3"
+    ssl_enabled_protocols: TextList = "TLSv1.2,TLSv1.3"
     """The TLS versions that clients may use."""
-    ssl_cipher_suites: Names = ""
+    ssl_cipher_suites: TextList = ""
     """The TLS 1.2 cipher suites that clients may use, by their standard names. Default: those of OpenSSL."""
     ssl_endpoint_identification_algorithm: str = "https"
     """With `https`, another broker's certificate must contain that broker's host name. Empty: no check."""
@@ -62,7 +50,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether AlterConfigs may replace a listener's certificate by one with another name."""
     ssl_allow_san_changes: bool = False
     """Whether AlterConfigs may replace a listener's certificate by one that lacks some of its host names."""
-    sasl_enabled_mechanisms: Names = "GSSAPI"
+    sasl_enabled_mechanisms: TextList = "GSSAPI"
     """Mechanisms with which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default,
     GSSAPI, is not supported."""
     sasl_mechanism_inter_broker_protocol: str = "GSSAPI"
@@ -84,7 +72,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest pause after failed requests for the keys."""
     sasl_oauthbearer_expected_issuer: str = ""
     """The issuer (`iss`) that a token must have. Default: any."""
-    sasl_oauthbearer_expected_audience: Names = ""
+    sasl_oauthbearer_expected_audience: TextList = ""
     """Audiences (`aud`), of which a token must have one. Default: tokens must have no audience."""
     sasl_oauthbearer_clock_skew_seconds: Int0 = 30
     """How much the clocks of broker and identity provider may differ."""

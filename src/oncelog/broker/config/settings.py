@@ -8,49 +8,51 @@ command line. Defaults are Apache Kafka's, unless a docstring says why not.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from sys import float_info
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from oncelog.broker.config.authorizers import check_authorizer
 from oncelog.broker.config.connection_limits import check_limits, limits_a_listener
-from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_keys import JAAS, listener_key
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
 from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, broker_listener, parse_listeners
 from oncelog.broker.config.quota_settings import QuotaSettings
-from oncelog.broker.config.security_settings import NO_SECRET, SecuritySettings
+from oncelog.broker.config.security_settings import SecuritySettings
+from oncelog.broker.config.setting_types import (
+    INT_MAX,
+    LONG_MAX,
+    NO_SECRET,
+    CleanupPolicies,
+    Compression,
+    Int,
+    Int0,
+    Int1,
+    Key,
+    Long,
+    Long0,
+    Long1,
+    LongOrNever,
+    Ratio,
+    RecordValidation,
+    ReplicaSelector,
+    SegmentBytes,
+    Short1,
+    TextList,
+    TimestampType,
+    check_value,
+    whole_number,
+    within,
+)
 from oncelog.net.credentials import Secret
 from oncelog.net.server_options import PLAINTEXT
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-
-Int = Annotated[int, Meta(ge=-(2**31), le=INT_MAX)]
-Int0 = Annotated[int, Meta(ge=0, le=INT_MAX)]
-Int1 = Annotated[int, Meta(ge=1, le=INT_MAX)]
-Short1 = Annotated[int, Meta(ge=1, le=2**15 - 1)]
-Long = Annotated[int, Meta(ge=-(2**63), le=LONG_MAX)]
-Long0 = Annotated[int, Meta(ge=0, le=LONG_MAX)]
-Long1 = Annotated[int, Meta(ge=1, le=LONG_MAX)]
-LongOrNever = Annotated[int, Meta(ge=-1, le=LONG_MAX)]
-Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
-SegmentBytes = Annotated[int, Meta(ge=1024 * 1024, le=INT_MAX)]
-Compression = Annotated[str, Meta(pattern="^(uncompressed|zstd|lz4|snappy|gzip|producer)$")]
-TimestampType = Annotated[str, Meta(pattern="^(CreateTime|LogAppendTime)$")]
-CleanupPolicies = Annotated[str, Meta(pattern=r"^((compact|delete)( *, *(?!\2$)(compact|delete))?)?$")]
-"""Each policy may be named once."""
-TextList = Annotated[str, Meta(title="list")]
-"""A list with commas between its parts, kept as it was written."""
-ReplicaSelector = Annotated[str, Meta(pattern=r"^(org\.apache\.kafka\.common\.replica\.RackAwareReplicaSelector)?$")]
-RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
 class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
@@ -326,15 +328,6 @@ def names_of(name: str) -> tuple[str, ...]:
     return name, *(other for other, (first, _) in _SCALED.items() if first == name)
 
 
-class Key(NamedTuple):
-    """One key: the field's name and type without its limits, the limits, and the field's default."""
-
-    attribute: str
-    type: type
-    meta: Meta | None
-    default: Any
-
-
 @functools.cache
 def keys() -> Mapping[str, Key]:
     """Return every key of `BrokerConfig`, by Kafka's name."""
@@ -369,9 +362,9 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     for name, (first, factor) in _SCALED.items():
         if name in settings and table[first].attribute not in values:
             key = table[first]
-            number = _number(name, settings[name], Meta(le=key.meta.le if key.meta else None))
+            number = whole_number(name, settings[name], Meta(le=key.meta.le if key.meta else None))
             scaled = max(number * factor, -1) if factor > 1 else number
-            values[key.attribute] = _within(name, str(scaled), scaled, key.meta)
+            values[key.attribute] = within(name, str(scaled), scaled, key.meta)
     if values.get("log_dir") and "log_dirs" not in values:
         values["log_dirs"] = check_value("log.dir", values["log_dir"], table["log.dirs"])
     values["client_listeners"] = parse_listeners(
@@ -437,62 +430,6 @@ def _security(
     merged = {**defaults, **values, **own}
     layers = {mechanism: {**merged, **layer} for mechanism, layer in of_mechanisms.items()}
     return listener_security(listener.name, listener.protocol, merged, jaas, layers, of_brokers=of_brokers)
-
-
-# -- values --------------------------------------------------------------------------------------------------
-
-
-def check_value(name: str, text: str, key: Key) -> Any:
-    """Return the typed value of one setting. Raises ConfigError."""
-    text = text.strip()
-    if key.type is bool:
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} must be true or false, not {text!r}")
-        return text.lower() == "true"
-    if key.type is Secret:
-        return Secret(text)
-    if key.type is int:
-        number = _number(name, text, key.meta)
-        if number == 0 and key.attribute == "compression_gzip_level":
-            raise ConfigError(f"{name} must be 1 to 9, or -1 for zlib's default level, not {text}")
-        return number
-    if key.type is float:
-        try:
-            return _within(name, text, float(text), key.meta)
-        except ValueError as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{name} must be a number, not {text!r}") from error
-    if key.type is tuple:
-        parts = tuple(part.strip() for part in text.split(",") if part.strip())
-        if not parts:
-            raise ConfigError(f"{name} must name at least one directory")
-        return parts
-    if key.meta is not None and key.meta.pattern is not None:
-        _matches(name, text, key.meta.pattern)
-    return text
-
-
-def _number(name: str, text: str, meta: Meta | None) -> int:
-    digits = text.strip()
-    if re.fullmatch(r"[+-]?[0-9]{1,20}", digits) is None:
-        raise ConfigError(f"{name} must be a whole number, not {digits!r}")
-    return int(_within(name, digits, int(digits), meta))
-
-
-def _within(name: str, text: str, number: float, meta: Meta | None) -> float:
-    if meta is not None and meta.ge is not None and not number >= meta.ge:
-        raise ConfigError(f"{name} must be at least {meta.ge}, not {text}")
-    if meta is not None and meta.le is not None and not number <= meta.le:
-        raise ConfigError(f"{name} must be at most {meta.le}, not {text}")
-    return number
-
-
-def _matches(name: str, text: str, pattern: str) -> None:
-    if re.search(pattern, text) is None:
-        choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9.]*", pattern.replace("\\", ""))))
-        allowed = f"must be one of {', '.join(choices)}" if choices else "must be empty"
-        raise ConfigError(f"{name} {allowed}, not {text!r}")
 
 
 def _warning(name: str, table: Mapping[str, Key]) -> str:

@@ -13,13 +13,8 @@ from typing import Any
 from msgspec import Meta
 
 from oncelog.broker.config.errors import ConfigError
-from oncelog.broker.config.settings import (
-    INT_MAX,
-    BrokerConfig,
-    Key,
-    check_value,
-    keys,
-)
+from oncelog.broker.config.setting_types import INT_MAX, Key, check_value
+from oncelog.broker.config.settings import BrokerConfig, keys
 from oncelog.log.config import LogConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
