@@ -159,7 +159,7 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
 def _newest_acls(store: MetadataStore, known: AclSet, names: list[str] | None) -> AclSet:
     """Return the ACLs after a change of these nodes, or of any nodes if `names` is None."""
     if names is None:
-        return NO_ACLS.with_changes(acl_nodes.read_all(store))
+        return known.with_changes(acl_nodes.read_newest(store, known))
     return known.with_changes(acl_nodes.read_changed(store, names))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ from oncelog.cluster.acls import Acl, Decision, names_of_host
 from oncelog.cluster.changes import PATH, ChangeLog
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
-from oncelog.cluster.store import Create, NoNodeError, Set, UnavailableError
+from oncelog.cluster.store import Create, Node, NoNodeError, Set, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.failing_store import FailingStore, Once, fail
@@ -78,6 +79,42 @@ def test_change_of_many_acls_logs_one_path() -> None:
     acl_nodes.delete(log, few)
     assert len(log.since(image.sequence).paths or ()) == acl_nodes.MOST_NAMED
     assert len(followed(store, image).acls) == 1
+
+
+def test_change_of_many_acls_reads_only_new_and_damaged_nodes() -> None:
+    class Counting(MemoryStore):
+        read = 0
+
+        def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+            self.read += sum(path.startswith(f"{acl_nodes.ACLS}/") for path in paths)
+            return super().get_many(paths)
+
+    counting = Counting(lambda: 0)
+    store, log = new_store(counting), ChangeLog(counting)
+    kept = named(*(acl(number) for number in range(acl_nodes.MOST_NAMED)))
+    damaged, lost = named(acl(-1)), named(acl(-2))
+    acl_nodes.create(log, {**kept, **damaged, **lost})
+    for name in (*damaged, *lost):
+        overwrite(store, name, b"damaged")
+    image = read_image(store)
+    assert image.acls.unreadable == {*damaged, *lost}
+    overwrite(store, *damaged, encoded(acl(-1)))
+    store.delete(f"{acl_nodes.ACLS}/{next(iter(lost))}")
+    gone = dict(list(kept.items())[:10])
+    acl_nodes.delete(log, gone)
+    many = named(*(acl(number, "new") for number in range(acl_nodes.MOST_NAMED + 1)))
+    acl_nodes.create(log, many)
+    counting.read = 0
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert counting.read == len(many) + len(damaged)
+    assert delta.after.acls == read_image(store).acls
+    assert delta.after.acls.by_node == {
+        **{name: each for name, each in kept.items() if name not in gone},
+        **damaged,
+        **many,
+    }
+    assert not delta.after.acls.unreadable
 
 
 def test_other_writer_may_create_an_acl_first() -> None:
