@@ -29,7 +29,8 @@ def readable_end(segments: Segments, start: int, end: int, *, committed: bool) -
     slot = segments.index_of(end - 1)
     known = list(segments)
     segment = known[slot]
-    upper = segment.size if slot + 1 < len(known) else segment.position_of(end)
+    whole = slot + 1 < len(known) and end >= known[slot + 1].base_offset
+    upper = segment.size if whole else segment.position_of(end)
     reached = end
     for _ in range(MOST_STEPS):
         if segment not in segments:  # retention or compaction has removed it in a pause

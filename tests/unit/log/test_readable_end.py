@@ -64,6 +64,18 @@ def test_open_transaction_ends_what_is_committed() -> None:
     assert (log.last_stable_offset, *both(log)) == (6, 11, 5)
 
 
+def test_end_may_be_in_an_older_segment() -> None:
+    _, log = new_log(LogConfig(segment_bytes=300))
+    append(log, batch())
+    append(log, of_producer(1, 0, 2, txn=True))
+    marker(log, 1, commit=False)
+    append(log, of_producer(2, 0, 1, txn=True))
+    while len(log.segments) < 2:
+        append(log, batch())
+    assert log.last_stable_offset == 4 < log.segments.active.base_offset
+    assert both(log) == (log.log_end_offset, 1)
+
+
 def test_aborted_records_at_the_end_count_only_for_read_uncommitted() -> None:
     _, log = new_log()
     append(log, batch(2))
