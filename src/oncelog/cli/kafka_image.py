@@ -61,7 +61,8 @@ def prepare(environment: Mapping[str, str], mounted: Mapping[str, str], read: Ca
     settings = {**mounted, **environment_settings(found)}
     if not settings.get("listeners"):
         found["KAFKA_LISTENERS"] = LISTENERS
-        found["KAFKA_ADVERTISED_LISTENERS"] = ADVERTISED
+        if not settings.get("advertised.listeners"):
+            found["KAFKA_ADVERTISED_LISTENERS"] = ADVERTISED
     level = found.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").upper()
     if level in _LEVELS:
         found.setdefault("ONCELOG_LOG_LEVEL", level)

@@ -43,6 +43,8 @@ def test_image_without_settings_listens_on_all_interfaces_and_advertises_localho
     assert environment_settings(prepared.environment) == {"listeners": LISTENERS, "advertised.listeners": ADVERTISED}
     assert prepared.environment["PATH"] == "/bin"
     assert prepared.data == DATA
+    own = prepare({}, {"advertised.listeners": "PLAINTEXT://kafka:9092"}, read)
+    assert environment_settings(own.environment) == {"listeners": LISTENERS}, "a mounted file says what to advertise"
 
 
 @pytest.mark.parametrize(
