@@ -78,8 +78,8 @@ def _token() -> str:
     """Return the token of the environment, or a new one that is printed. Raises UsageError for a short one."""
     from oncelog.console.guard import SHORTEST_TOKEN
 
-    given = os.environ.get(TOKEN_VARIABLE)
-    if given is None:
+    given = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not given:
         made = secrets.token_urlsafe(24)
         click.echo(f"oncelog: the console's token is {made}", err=True)
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -26,6 +27,8 @@ from oncelog.console.guard import COOKIE, HEADERS, Guard, RefusedError
 from oncelog.console.model import Actor, Page, Trouble, View, trouble_of
 from oncelog.console.rendering import Renderer
 from oncelog.console.watches import Snapshot, TooManyError, Watches
+
+log = logging.getLogger("oncelog.console")
 
 FIRST_PAINT_S = 0.4
 """After this time, a page that still loads is sent without its content, which follows as an event."""
@@ -68,7 +71,7 @@ class Console:
     @property
     def actor(self) -> Actor:
         """Return what pages and actions may use."""
-        return Actor(self.admin, self.bootstrap, self.config)
+        return Actor(self.admin, self.bootstrap, self.config, now_ms())
 
     async def close(self) -> None:
         """Close the client."""
@@ -139,7 +142,7 @@ class _Guarded:
             await send(message)
 
         request = Request(scope)
-        guard, path = self._console.guard, request.url.path
+        guard, path = self._console.guard, scope["path"]  # the path of `request.url` depends on the header Host
         headers = dict(request.headers.items())
         target = scope["path"] + "?" + scope["query_string"].decode("latin-1")
         try:
@@ -177,7 +180,9 @@ def _page(console: Console, loader: Loader) -> Callable[[Request], Awaitable[Res
             if request.query_params.get("format") == "json":
                 return _json(await console.watches.current(address, load))
             first = asyncio.ensure_future(console.watches.current(address, load))
-            await asyncio.wait((first,), timeout=FIRST_PAINT_S)
+            # A browser fills the page with its script later. Other programs get the whole page.
+            soon = request.headers.get("sec-fetch-mode") == "navigate"
+            await asyncio.wait((first,), timeout=FIRST_PAINT_S if soon else None)
             state = first.result() if first.done() else None
         except TooManyError as error:
             return _trouble(console, request.url.path, Trouble(503, "The console is busy", str(error)))
@@ -196,8 +201,9 @@ def _document(console: Console, request: Request, state: Snapshot | None) -> Res
         assert state.trouble is not None
         text = console.renderer.document(state.trouble.heading, notice, path, live=state.trouble.status >= 500)
         return HTMLResponse(text, state.trouble.status)
-    live = state.page.extra.get("live", True)
-    more = {"at_ms": state.at_ms, "cost": console.cost(), "page": state.page}
+    live = state.page.live
+    json_query = urlencode([*request.query_params.multi_items(), ("format", "json")])
+    more = {"at_ms": state.at_ms, "cost": console.cost(), "page": state.page, "json_query": json_query}
     return HTMLResponse(console.renderer.document(state.page.title, state.html, path, notice=notice, live=live, **more))
 
 
@@ -243,6 +249,12 @@ def _action(console: Console, act: Act) -> Callable[[Request], Awaitable[Respons
             return _trouble(console, path, Trouble(504, "The outcome is not known", text))
         except errors.OncelogError as error:
             return _trouble(console, path, trouble_of(error))
+        except HTTPException:
+            raise
+        except Exception:
+            log.exception("an action has failed")
+            text = "The log of the console has the reason. Whether something was changed is not known."
+            return _trouble(console, path, Trouble(500, "The console has failed", text))
         finally:
             console.watches.forget()
         return RedirectResponse(target, 303)

@@ -60,7 +60,11 @@ class EventStream(Response):
                     if not done:
                         await _send(send, b":\n\n")
                         continue
-                    await _send(send, self._event(waiting.result()))
+                    state = waiting.result()
+                    await _send(send, self._event(state))
+                    if state.page is not None and not state.page.live:
+                        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                        return
                     waiting = asyncio.ensure_future(anext(states))
             except (StopAsyncIteration, TooManyError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -73,6 +77,7 @@ class EventStream(Response):
         notice = self._notice(state)
         data = {
             "at": state.at_ms,
+            "live": state.page is None or state.page.live,
             "title": "" if state.page is None else state.page.title,
             "html": notice if state.page is None else state.html,
             "notice": "" if state.page is None else notice,

@@ -13,7 +13,6 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 COOKIE = "oncelog_console"
@@ -89,7 +88,7 @@ class Guard:
 
     def _check_host(self, host: str) -> None:
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
+            name = "" if set(host) & set("/?#@\\") else (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             name = ""
         if name == "localhost" or name in self.names:
@@ -125,8 +124,9 @@ class Guard:
         """Return whether a request may see the page at `path`."""
         if self.token is None or path.startswith(OPEN_PATHS):
             return True
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(self.session().encode(), found.value.encode())
+        own = self.session().encode()
+        # Programs on other ports of the host may have set cookies of any form, and browsers send them, too.
+        cookies = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return any(
+            name == COOKIE and hmac.compare_digest(own, value.encode("utf-8", "replace")) for name, _, value in cookies
+        )

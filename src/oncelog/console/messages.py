@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog.console.log_reader import fetch
 from oncelog.console.log_spans import COMMITTED, MARKERS, Batch, batch_of, states
+from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import Record, decode_records
 
@@ -70,7 +72,7 @@ async def search(
         views = {header.base_offset: view for header, view, _ in fetched}
         batches = [batch_of(header, view, hidden if stable else None) for header, view, hidden in fetched]
         for batch, state in states(batches, open_from):
-            found, broken = _messages(batch, state, views[batch.first], wanted)
+            found, broken = await in_thread(partial(_messages, batch, state, views[batch.first], wanted))
             damaged += broken
             messages += [each for each in found if each.offset >= position]
             if len(messages) >= wanted.limit:

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Actor:
-    """What pages and actions may use: the admin client, and how to create other clients of the same brokers."""
+    """What pages and actions may use: the admin client, and how to create other clients of the same brokers.
+
+    `now_ms` is the time of the request, in ms since the epoch.
+    """
 
     admin: Admin
     bootstrap: str
     config: Mapping[str, Any]
+    now_ms: int
 
 
 @dataclass
@@ -71,6 +75,11 @@ class Page:
     figures: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     crumbs: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        """Whether the page changes while somebody looks at it. A question does not."""
+        return bool(self.extra.get("live", True))
 
     def table(self, name: str) -> Table:
         """Return the table with this name. Templates use it."""

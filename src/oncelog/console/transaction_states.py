@@ -13,6 +13,7 @@ from oncelog.console.formats import number
 
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States of a transaction that has not ended in all its partitions."""
+ONGOING = "Ongoing"
 FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 ABOUT = {
     "Empty": "no transaction yet",

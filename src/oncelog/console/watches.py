@@ -28,6 +28,8 @@ KEPT_S = 30.0
 """How long the state and the memory of an address are kept after the last request for it."""
 MOST_WATCHES = 200
 MOST_VIEWERS = 200
+MOST_WAITING = 64
+"""How many requests may wait for the state of a page."""
 LOADS_AT_ONCE = 4
 LOAD_TIMEOUT_S = 8.0
 
@@ -77,18 +79,30 @@ class Watches:
         self._now_ms = now_ms
         self._by_address: dict[str, Watch] = {}
         self._turn = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._waiting = 0
         self.viewers = 0
         self.loads = 0
         self._stopped = asyncio.Event()
 
     async def current(self, address: str, load: Load) -> Snapshot:
-        """Return a state of an address that is at most `SHARED_S` old. Requests at the same time share one load."""
-        watch = self._watch(address, load)
-        async with watch.lock:
-            latest = watch.latest
-            if latest is not None and latest.trouble is None and _time() - latest.at <= SHARED_S:
-                return latest
-            return await self._refresh(watch)
+        """Return a state of an address that is at most `SHARED_S` old. Requests at the same time share one load.
+
+        Raises TooManyError.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise TooManyError(f"{MOST_WAITING} pages wait for the brokers already; try again soon")
+        watch, asked = self._watch(address, load), _time()
+        self._waiting += 1
+        try:
+            async with watch.lock:
+                latest = watch.latest
+                if latest is not None:
+                    recent = latest.trouble is None and _time() - latest.at <= SHARED_S
+                    if recent or latest.at >= asked:
+                        return latest
+                return await self._refresh(watch)
+        finally:
+            self._waiting -= 1
 
     def require_place(self) -> None:
         """Raise TooManyError if no further viewer is served."""

@@ -51,6 +51,8 @@ def test_cookie_of_another_token_is_no_session() -> None:
     assert one.logged_in("/", {"cookie": f"x=1; oncelog_console={one.session()}"})
     assert not one.logged_in("/", {"cookie": f"oncelog_console={other.session()}"})
     assert not one.logged_in("/", {"cookie": "oncelog_console=é"})
+    foreign = 'settings={"a":1}; b="; c'
+    assert one.logged_in("/", {"cookie": f"{foreign}; oncelog_console={one.session()}"}), "of another port of the host"
     assert one.logged_in("/static/console.css", {})
 
 
@@ -59,3 +61,9 @@ def test_cookie_of_another_token_is_no_session() -> None:
 )
 def test_only_addresses_of_this_machine_need_no_login(host: str, local: bool) -> None:
     assert is_loopback(host) is local
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1/login?", "127.0.0.1#", "x@127.0.0.1", "127.0.0.1\\login"])
+def test_host_that_is_more_than_a_host_is_refused(host: str) -> None:
+    with pytest.raises(RefusedError):
+        Guard().check("GET", "/", {"host": host})

@@ -113,3 +113,28 @@ def test_addresses_and_viewers_are_bounded(source: Source, monkeypatch: pytest.M
         await made.current("/another", source.load)
 
     asyncio.run(run())
+
+
+def test_requests_at_the_same_time_share_a_failed_load(source: Source) -> None:
+    source.error = errors.KafkaError("no")
+
+    async def run() -> None:
+        made = Watches(lambda page: page.title, lambda: 0)
+        await asyncio.gather(*(made.current("/", source.load) for _ in range(20)))
+
+    asyncio.run(run())
+    assert source.loads == 1
+
+
+def test_requests_that_wait_for_a_load_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 5)
+
+    async def run() -> int:
+        made = Watches(lambda page: page.title, lambda: 0)
+        found = await asyncio.gather(
+            *(made.current(f"/{number}", source.load) for number in range(20)), return_exceptions=True
+        )
+        assert (await made.current("/", source.load)).html == "page 6", "later ones are served"
+        return sum(isinstance(each, TooManyError) for each in found)
+
+    assert asyncio.run(run()) == 15

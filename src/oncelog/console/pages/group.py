@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from oncelog import errors
@@ -109,9 +109,9 @@ def _target(choice: str, value: str) -> Target:
         return LATEST
     try:
         if choice == "offset":
-            return Target(offset=max(0, int(value)))
+            return Target(offset=max(0, _within(int(value))))
         if choice == "shift":
-            return Target(shift=int(value))
+            return Target(shift=_within(int(value)))
         if choice == "time":
             return Target(timestamp=max(0, time_of(value)))
     except ValueError:
@@ -125,9 +125,16 @@ def time_of(text: str) -> int:
     Raises ValueError.
     """
     if text.isdecimal():
-        return int(text)
-    found = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if "+" not in text else ""))
-    return int(found.timestamp() * 1000)
+        return _within(int(text))
+    found = datetime.fromisoformat(text)
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _within(number: int) -> int:
+    """Return an offset, a distance or a time in ms. Raises ValueError if it does not fit into a request."""
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{number} has more than 64 bits")
+    return number
 
 
 async def load_reset(view: View) -> Page:

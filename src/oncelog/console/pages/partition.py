@@ -14,6 +14,7 @@ from oncelog.console.log_reader import LogReader
 from oncelog.console.log_spans import Span, spans
 from oncelog.console.model import Page, View
 from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview, shorten
+from oncelog.console.pages.transactions import is_old
 from oncelog.console.tables import Column, Row, Table
 
 WINDOWS = (25, 100, 400, 1600, 6400, 25600)
@@ -159,15 +160,20 @@ async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]
     if not some:
         return []
     known: dict[int, TransactionInfo] = {}
+    answered = True
     try:
         found = await view.admin.coordinated_transactions([each.producer_id for each in some])
         known = {each.producer_id: each for each in found}
     except (errors.AuthorizationError, errors.UnsupportedError):
-        pass  # the names stay unknown
+        answered = False  # the names stay unknown
     rows = []
     for each in sorted(some, key=lambda each: each.transaction_start):
         transaction = known.get(each.producer_id)
-        hanging = transaction is None or (topic, number) not in transaction.partitions
+        listed = transaction is not None and (topic, number) in transaction.partitions
+        hanging = answered and not listed and is_old(each, view.now_ms)
+        state = "hanging" if hanging else "unknown"
+        if transaction is not None and listed:
+            state = transaction.state
         begun = transaction.start_time if transaction is not None and transaction.start_time >= 0 else None
         rows.append(
             {
@@ -175,12 +181,14 @@ async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]
                 "producer_id": each.producer_id,
                 "producer_epoch": each.producer_epoch,
                 "first_offset": each.transaction_start,
-                "state": "hanging" if hanging else transaction.state,  # type: ignore[union-attr]
+                "state": state,
                 "begun_ms": begun,
                 "age_ms": view.now_ms - (begun or each.last_timestamp),
                 "hanging": hanging,
                 "address": address("topics", topic, number, "abort", producer=each.producer_id)
-                if transaction is None or hanging
+                if hanging
+                else address("topics", topic, number, "producers")
+                if transaction is None
                 else address("transaction", id=transaction.transactional_id),
             }
         )

@@ -8,6 +8,7 @@ from oncelog import errors
 from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
+from oncelog.console.pages.transactions import HANGING_MINUTES
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 
@@ -121,7 +122,8 @@ async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | No
             row |= {"transactional_id": info.transactional_id, "state": info.state}
             row["_transaction"] = address("transaction", id=info.transactional_id)
         listed = info is not None and place in info.partitions
-        if begun:
-            row["agrees"] = "both open" if listed else "hanging"
+        if begun:  # otherwise, it may have ended since the partition was asked, or the client may not describe it
+            old = (row["idle_ms"] or 0) >= HANGING_MINUTES * 60_000
+            row["agrees"] = "both open" if listed else "hanging" if old else "unknown"
         elif info is not None:
             row["agrees"] = "marker written" if listed else "both ended"

@@ -11,9 +11,9 @@ from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
 from oncelog.console.formats import address
 from oncelog.console.guard import RefusedError
 from oncelog.console.model import Actor, Page, View
-from oncelog.console.pages.transactions import details
+from oncelog.console.pages.transactions import HANGING_MINUTES, details, is_old
 from oncelog.console.tables import Column, Row, Table
-from oncelog.console.transaction_states import FINISHED
+from oncelog.console.transaction_states import ONGOING
 from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def load(view: View) -> Page:
         "begun_ms": info.start_time if info.start_time >= 0 else None,
         **details(info, view.now_ms),
     }
-    extra = {"open": info.state not in FINISHED, "end": address("transaction", "end", id=name)}
+    extra = {"open": info.state == ONGOING, "end": address("transaction", "end", id=name)}
     return Page(name or "(empty id)", "transaction.html", facts, [table], extra=extra, crumbs=CRUMBS)
 
 
@@ -101,7 +101,7 @@ async def end(actor: Actor, _: Mapping[str, Any], form: Mapping[str, str]) -> st
     name = form.get("id", "")
     info = await actor.admin.describe_transaction(name)
     shown = f"{info.producer_id}.{info.producer_epoch}.{info.start_time}"
-    if form.get("shown") != shown or info.state in FINISHED:
+    if form.get("shown") != shown or info.state != ONGOING:
         raise RefusedError(
             409,
             f"The transaction of {name!r} is not the one that the question was about: its state is {info.state} now.",
@@ -110,12 +110,23 @@ async def end(actor: Actor, _: Mapping[str, Any], form: Mapping[str, str]) -> st
     return address("transaction", id=name)
 
 
-async def _open_in(admin: Admin, topic: str, partition: int, producer_id: int) -> ProducerInfo:
-    """Return the producer of a transaction that hangs. Raises RefusedError if a coordinator will end it."""
+async def _with_open(admin: Admin, topic: str, partition: int, producer_id: int) -> ProducerInfo:
+    """Return a producer that has a transaction open in the partition. Raises RefusedError if it has none."""
     producers = await admin.describe_producers(topic, partition)
     found = next((each for each in producers if each.producer_id == producer_id and each.transaction_start >= 0), None)
     if found is None:
         raise RefusedError(409, f"Producer {producer_id} has no open transaction in {topic}-{partition} any more.")
+    return found
+
+
+async def _hanging(actor: Actor, topic: str, partition: int, producer_id: int) -> ProducerInfo:
+    """Return the producer of a transaction that hangs. Raises RefusedError if it may be one that goes on.
+
+    The partition is asked again after the coordinators: a transaction may have ended meanwhile, and the next one of the
+    same producer may have begun.
+    """
+    admin = actor.admin
+    before = await _with_open(admin, topic, partition, producer_id)
     for known in await admin.coordinated_transactions([producer_id]):
         if (topic, partition) in known.partitions:
             raise RefusedError(
@@ -123,6 +134,15 @@ async def _open_in(admin: Admin, topic: str, partition: int, producer_id: int) -
                 f"This transaction does not hang: the coordinator of {known.transactional_id!r} will end it. End it "
                 "on its own page, so that all its partitions have the same outcome.",
             )
+    found = await _with_open(admin, topic, partition, producer_id)
+    if found.transaction_start != before.transaction_start:
+        raise RefusedError(409, "The producer has just begun another transaction here, so this one does not hang.")
+    if not is_old(found, actor.now_ms):
+        raise RefusedError(
+            409,
+            f"The producer has written here in the last {HANGING_MINUTES} minutes. Its transaction may go on, although "
+            "no coordinator has shown it to the console.",
+        )
     return found
 
 
@@ -132,7 +152,7 @@ async def load_abort(view: View) -> Page:
     producer_id = view.number("producer", -1)
     facts: dict[str, Any] = {"topic": topic, "partition": partition, "producer_id": producer_id}
     try:
-        found = await _open_in(view.admin, topic, partition, producer_id)
+        found = await _hanging(view.actor, topic, partition, producer_id)
         [known] = await view.admin.describe_topics(topic, partitions=[partition])
         info = known.partitions[0]
         facts |= {**found._asdict(), "blocked": info.high_watermark - info.last_stable_offset, "refusal": None}
@@ -152,7 +172,9 @@ async def abort(actor: Actor, path: Mapping[str, Any], form: Mapping[str, str]) 
     producer = form.get("producer", "")
     if not producer.isdecimal():
         raise RefusedError(400, "The form names no producer.")
-    found = await _open_in(actor.admin, topic, partition, int(producer))
+    found = await _hanging(actor, topic, partition, int(producer))
+    if form.get("first_offset") != str(found.transaction_start):
+        raise RefusedError(409, "The transaction is not the one that the question was about.")
     await actor.admin.abort_transaction(
         topic,
         partition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from oncelog import errors
-from oncelog.client.admin.transactions import TransactionInfo, TransactionListing
+from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo, TransactionListing
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
@@ -34,7 +34,11 @@ HANGING_MINUTES = 15
 """Kafka's default of transaction.max.timeout.ms."""
 HANGING_EVERY_MS = 10_000
 HANGING_PARTITIONS = 10_000
-MOST_DOTS = 400
+
+
+def is_old(producer: ProducerInfo, now_ms: int) -> bool:
+    """Return whether a producer has written nothing for so long that its open transaction may hang."""
+    return now_ms - producer.last_timestamp >= HANGING_MINUTES * 60_000
 
 
 async def load(view: View) -> Page:

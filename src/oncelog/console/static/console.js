@@ -89,12 +89,17 @@ function show(event) {
   const at = document.getElementById("at");
   if (at) at.textContent = new Date(state.at).toISOString().slice(0, 19).replace("T", " ");
   document.getElementById("cost").textContent = state.cost;
+  if (state.live) return;
+  done = true;
+  source.close();
+  source = null;
 }
 
 let source = null;
+let done = false; // a question does not change while somebody reads it
 
 function connect() {
-  if (source) return;
+  if (source || done) return;
   source = new EventSource(location.href);
   source.addEventListener("page", show);
   source.onopen = () => say("on", "live");
@@ -110,6 +115,7 @@ function connect() {
 // Nobody looks at a hidden page, so nothing is asked for it.
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) return connect();
+  if (done) return;
   if (source) source.close();
   source = null;
   say("waiting", "paused");
