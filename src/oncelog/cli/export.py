@@ -74,6 +74,10 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic broker settings")
     if done.acls:
         click.echo(f"it has {done.acls} ACLs, which need authorizer.class.name in Kafka's settings")
+    if done.users:
+        click.echo(f"it has {done.users} passwords of SCRAM users")
+    if done.tokens:
+        click.echo(f"it has {done.tokens} delegation tokens, which need the same delegation.token.secret.key in Kafka")
     for path in done.set_aside:
         click.echo(f"moved the former metadata log to {path}")
     click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")

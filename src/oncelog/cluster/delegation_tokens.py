@@ -101,6 +101,22 @@ def touched(paths: Iterable[str]) -> list[str]:
     return [path[len(_TOKENS) + 1 :] for path in paths if path.startswith(f"{_TOKENS}/")]
 
 
+def check_importable(token: DelegationToken) -> None:
+    """Raise ValueError if a token of another system could not be read again."""
+    if not _ID.fullmatch(token.token_id):
+        raise ValueError("its id has other characters than Kafka's")
+    for principal in (token.owner, token.requester, *token.renewers):
+        _principal(_quoted(principal))
+
+
+def replace_all(log: ChangeLog, tokens: Iterable[DelegationToken]) -> None:
+    """Delete all tokens, and store these. Raises REQUEST_TIMED_OUT."""
+    for token_id in log.store.children(_TOKENS):
+        log.write([Delete(_path(token_id))], _path(token_id))
+    for token in tokens:
+        create(log, token)
+
+
 def create(log: ChangeLog, token: DelegationToken) -> None:
     """Store a new token. Raises REQUEST_TIMED_OUT."""
     try:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from oncelog.cluster.acl_nodes import node_name
 from oncelog.cluster.acls import Acl
+from oncelog.cluster.delegation_tokens import DelegationToken
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.quotas import QuotaSet
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
@@ -21,12 +22,12 @@ from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.metadata_records import (
-    NOT_READ,
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
@@ -34,11 +35,13 @@ from oncelog.protocol.messages.metadata_records import (
     ProducerIdsRecord,
     QuotaEntityRecordPart,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
     decode_record,
     encode_record,
-    record_kind,
 )
 from oncelog.protocol.records import Record, build_batch, check_crc, decode_records, iter_batches
 from oncelog.protocol.schema import DecodeError, Message
@@ -67,10 +70,12 @@ class KafkaMetadata:
     acls: dict[UUID, Acl] = field(default_factory=dict)
     quotas: dict[frozenset[tuple[str, str | None]], dict[str, float]] = field(default_factory=dict)
     """By the parts of an entity, type and name: the quotas by their keys. They are not checked."""
+    tokens: dict[str, DelegationToken] = field(default_factory=dict)
+    """By id. They are not checked."""
+    credentials: dict[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)
+    """By user and number of the mechanism. They are not checked."""
     end_offset: int = 0
     """The offset after the last batch that was read."""
-    not_read: set[str] = field(default_factory=set)
-    """Names of the kinds of records that were found but are not imported, for messages (`NOT_READ`)."""
     newest: int = 0
     """The highest `metadata.version` in any record, even if a later record has lowered it."""
     _open: list[Message] | None = None
@@ -153,6 +158,26 @@ class KafkaMetadata:
         else:
             values[record.key] = record.value
 
+    def _token(self, record: DelegationTokenRecord) -> None:
+        self.tokens[record.token_id] = DelegationToken(
+            record.token_id,
+            record.owner,
+            record.requester,
+            tuple(record.renewers),
+            record.issue_timestamp,
+            record.max_timestamp,
+            record.expiration_timestamp,
+        )
+
+    def _remove_token(self, record: RemoveDelegationTokenRecord) -> None:
+        self.tokens.pop(record.token_id, None)
+
+    def _credential(self, record: UserScramCredentialRecord) -> None:
+        self.credentials[record.name, record.mechanism] = record
+
+    def _remove_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        self.credentials.pop((record.name, record.mechanism), None)
+
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
         del self.acls[record.id]
 
@@ -168,6 +193,10 @@ _APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
     AccessControlEntryRecord: KafkaMetadata._acl,
     RemoveAccessControlEntryRecord: KafkaMetadata._remove_acl,
     ClientQuotaRecord: KafkaMetadata._quota,
+    DelegationTokenRecord: KafkaMetadata._token,
+    RemoveDelegationTokenRecord: KafkaMetadata._remove_token,
+    UserScramCredentialRecord: KafkaMetadata._credential,
+    RemoveUserScramCredentialRecord: KafkaMetadata._remove_credential,
 }
 
 
@@ -247,8 +276,6 @@ def _replay_value(metadata: KafkaMetadata, value: bytes) -> None:
     record = decode_record(value)
     if record is not None:
         metadata.replay(record)
-    elif (kind := record_kind(value)) in NOT_READ:
-        metadata.not_read.add(NOT_READ[kind])
 
 
 def bootstrap(
@@ -260,6 +287,8 @@ def bootstrap(
     broker_configs: Mapping[str, Mapping[str, str]],
     acls: Iterable[Acl],
     quotas: QuotaSet,
+    tokens: Iterable[DelegationToken],
+    credentials: Iterable[UserScramCredentialRecord],
     now_ms: int,
 ) -> bytes:
     """Return the content of a `bootstrap.checkpoint`, from which Kafka's first controller creates these topics.
@@ -291,6 +320,8 @@ def bootstrap(
         records += _settings(ResourceType.BROKER, name, configs)
     records += [(_acl_record(acl), 0) for acl in acls]
     records += _quota_records(quotas)
+    records += [(_token_record(token), 0) for token in tokens]
+    records += [(credential, 0) for credential in credentials]
     records.append((ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id), 0))
     rows = [
         Record(offset, now_ms, None, encode_record(message, version))
@@ -322,6 +353,18 @@ def _quota_records(quotas: QuotaSet) -> list[tuple[Message, int]]:
         for entity, values in quotas.by_entity.items()
         for key, value in sorted(values.items())
     ]
+
+
+def _token_record(token: DelegationToken) -> DelegationTokenRecord:
+    return DelegationTokenRecord(
+        owner=token.owner,
+        requester=token.requester,
+        renewers=list(token.renewers),
+        issue_timestamp=token.issued_ms,
+        max_timestamp=token.max_ms,
+        expiration_timestamp=token.expires_ms,
+        token_id=token.token_id,
+    )
 
 
 def _acl_record(acl: Acl) -> AccessControlEntryRecord:

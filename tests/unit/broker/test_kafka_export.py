@@ -14,23 +14,30 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.metadata.export_kafka import export
 from oncelog.broker.storage.data_directory import DataDirectory
-from oncelog.cluster import kafka_metadata
+from oncelog.cluster import delegation_tokens, kafka_metadata
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.delegation_tokens import DelegationToken
+from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.quotas import CONNECTIONS, CONSUMER, DEFAULT, PRODUCER, QuotaEntity
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.cluster.users import update_user
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     PartitionRecord,
     QuotaEntityRecordPart,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
-from oncelog.protocol.records import Record, build_batch
 from support.broker_fixtures import NOW, live
 from support.kafka_folders import A, directory_at, metadata_log, new_tree
 
@@ -152,15 +159,11 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
 
         await broker.settings.alter_broker(1, smaller, validate_only=False)
 
-    user = build_batch([Record(5, NOW, None, b"\x01\x0b\x00")], base_offset=5, leader_epoch=1)
-    with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
-        file.write(user)
     live(data, store, life)
     refusals = [each.getMessage() for each in caplog.records if "not importing" in each.getMessage()]
     assert refusals == [
         "not importing these settings of broker 7: max.connections",
         "not importing these settings of group g: consumer.session.timeout.ms",
-        "not importing SCRAM users",
     ]
     assert export(store, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {
@@ -230,6 +233,84 @@ def test_quotas_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCapt
         frozenset(both): {PRODUCER: 7.0},
         frozenset({("ip", "127.0.0.1")}): {CONNECTIONS: 8.0},
     }
+
+
+def test_scram_users_and_tokens_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def user(name: str, mechanism: int = 1, iterations: int = 4096) -> UserScramCredentialRecord:
+        return UserScramCredentialRecord(
+            name=name, mechanism=mechanism, salt=b"s", stored_key=b"hunter2", server_key=b"k", iterations=iterations
+        )
+
+    def token(token_id: str, owner: str = "User:alice", expires: int = NOW + 1) -> DelegationTokenRecord:
+        return DelegationTokenRecord(
+            owner=owner,
+            requester="User:\u00e4, b",
+            renewers=["User:carol"],
+            issue_timestamp=1,
+            max_timestamp=2**63 - 1,
+            expiration_timestamp=expires,
+            token_id=token_id,
+        )
+
+    data, store = tmp_path / "data", new_tree()
+    kept = [user("alice"), user("alice", 2), user("b/c ="), user("later", iterations=5000)]
+    metadata_log(
+        data,
+        *kept[:3],
+        user("later"),
+        user("gone"),
+        RemoveUserScramCredentialRecord(name="gone", mechanism=1),
+        user("future", 9),
+        kept[3],
+        token("kept"),
+        token("removed"),
+        RemoveDelegationTokenRecord(token_id="removed"),
+        token("kept", expires=NOW + 5),
+        token("of-a-group", "Group:staff"),
+        token("../strange"),
+    )
+
+    async def life(broker: Broker) -> None:
+        image = broker.metadata.image
+        assert {name: sorted(found) for name, found in image.user_configs.items()} == {
+            "alice": ["SCRAM-SHA-256", "SCRAM-SHA-512"], "b/c =": ["SCRAM-SHA-256"], "later": ["SCRAM-SHA-256"],
+        }  # fmt: skip
+        [found] = image.tokens.values()
+        assert found == DelegationToken("kept", "User:alice", "User:\u00e4, b", ("User:carol",), 1, 2**63 - 1, NOW + 5)
+
+    live(data, store, life)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if ("import" in line and "SCRAM" in line) or "token" in line] == [
+        "not importing a credential of SCRAM user 'future': its mechanism is number 9",
+        "not importing the delegation token 'of-a-group': it has a principal that is not a user",
+        "not importing the delegation token '../strange': its id has other characters than Kafka's",
+        "imported 1 delegation tokens, with which nobody can log in without the delegation.token.secret.key that Kafka "
+        "has",
+    ]
+    assert "hunter2" not in caplog.text + repr(kept)
+    update_user(ChangeLog(store), "damaged", {"SCRAM-SHA-256": "damaged"})
+    done = export(store, [directory_at(data)], NOW)
+    assert (done.users, done.tokens) == (4, 1)
+    assert "the credential of user 'damaged' for SCRAM-SHA-256 is damaged" in caplog.text
+    found = read_bootstrap(data)
+    assert sorted(found.credentials.values(), key=lambda each: (each.name, each.mechanism)) == kept
+    assert [(each.token_id, each.expires_ms, each.renewers) for each in found.tokens.values()] == [
+        ("kept", NOW + 5, ("User:carol",))
+    ]
+
+
+def test_users_and_tokens_of_an_interrupted_import_are_replaced(tmp_path: Path) -> None:
+    data, store = tmp_path / "data", new_tree()
+    prepare(store)
+    log = ChangeLog(store)
+    update_user(log, "stale", {"SCRAM-SHA-256": "x", "SCRAM-SHA-512": "y"})
+    delegation_tokens.create(log, DelegationToken("stale", "User:a", "User:a", (), 1, 2, 3))
+    metadata_log(data, *CHANGES)
+
+    async def life(broker: Broker) -> None:
+        assert (broker.metadata.image.user_configs, broker.metadata.image.tokens) == ({}, {})
+
+    live(data, store, life)
 
 
 @pytest.mark.parametrize("midway", [False, True])

@@ -11,9 +11,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog.broker.metadata.import_kafka import check_unchanged
+from oncelog.broker.metadata.import_logins import credential_records
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.acl_nodes import ACLS
+from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare, read_image
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
 from oncelog.cluster.store import MetadataStore, NoNodeError
@@ -31,6 +33,10 @@ class Exported(NamedTuple):
     settings: int
     """The number of dynamic settings of brokers."""
     acls: int
+    users: int
+    """The number of credentials of SCRAM users, without damaged ones, which are logged."""
+    tokens: int
+    """The number of delegation tokens."""
     set_aside: tuple[str, ...]
 
 
@@ -50,12 +56,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
             ErrorCode.INCONSISTENT_CLUSTER_ID, "the metadata contains no cluster; start the broker once, then export"
         )
     own_id = cluster_id(store)
-    image = read_image(store)
-    if image.acls.unreadable:
-        damaged = ", ".join(sorted(image.acls.unreadable))
-        raise ProtocolError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"these nodes of ACLs in {ACLS} are damaged: {damaged}; repair them first"
-        )
+    image = _undamaged(store)
     directory_ids: dict[TopicPartition, UUID] = {}
     ids = []
     for directory in directories:
@@ -69,6 +70,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         ids.append(parse_topic_id(text))
         directory_ids |= dict.fromkeys(directory.list_partitions(), ids[-1])
         check_unchanged(directory, store)
+    credentials = list(credential_records(image.user_configs))
     settings = {"" if key is None else str(key): dict(found) for key, found in image.broker_configs.items()}
     data = kafka_metadata.bootstrap(
         image.topics(),
@@ -78,12 +80,33 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         broker_configs=settings,
         acls=image.acls,
         quotas=image.quotas,
+        tokens=image.tokens.values(),
+        credentials=credentials,
         now_ms=now_ms,
     )
     path = f"{directories[0].path}/{BOOTSTRAP}"
     directories[0].disk.atomic_write(path, data, sync=True)
     aside = tuple(_set_aside(each, now_ms) for each in directories if each.disk.exists(f"{each.path}/{FOLDER}"))
-    return Exported(path, len(image.topics_by_name), sum(map(len, settings.values())), len(image.acls), aside)
+    return Exported(
+        path=path,
+        topics=len(image.topics_by_name),
+        settings=sum(map(len, settings.values())),
+        acls=len(image.acls),
+        users=len(credentials),
+        tokens=len(image.tokens),
+        set_aside=aside,
+    )
+
+
+def _undamaged(store: MetadataStore) -> MetadataImage:
+    """Return the metadata. Raises KAFKA_STORAGE_ERROR if the node of an ACL is damaged."""
+    image = read_image(store)
+    if image.acls.unreadable:
+        damaged = ", ".join(sorted(image.acls.unreadable))
+        raise ProtocolError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"these nodes of ACLs in {ACLS} are damaged: {damaged}; repair them first"
+        )
+    return image
 
 
 def _set_aside(directory: DataDirectory, now_ms: int) -> str:

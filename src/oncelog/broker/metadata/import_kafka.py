@@ -16,6 +16,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.metadata.import_logins import take_tokens, take_users
 from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.cluster import acl_nodes, configs, kafka_metadata, quota_nodes, topic_nodes
@@ -93,6 +94,9 @@ class LogDirectoryImport:
                 self._take_settings(found)
                 self._take_acls(found)
                 self._take_quotas(found)
+                take_users(self._changes, found, self._logger)
+                enabled = bool(self._config.delegation_token_secret_key)
+                take_tokens(self._changes, found, self._logger, enabled=enabled)
                 note_imported(self._store, directory)
                 self._logger.info("imported %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
@@ -191,8 +195,6 @@ class LogDirectoryImport:
             if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
                 self._logger.warning("not importing these settings of %s: %s", what, ", ".join(sorted(settings)))
-        for what in sorted(found.not_read):
-            self._logger.warning("not importing %s", what)
 
     def _take_acls(self, found: KafkaMetadata) -> None:
         acl_nodes.delete(self._changes, acl_nodes.read_all(self._store))  # those of an interrupted import

@@ -13,6 +13,7 @@ from oncelog.protocol.schema import (
     Message,
     array,
     boolean,
+    data,
     float64,
     int8,
     int16,
@@ -116,6 +117,45 @@ class ClientQuotaRecord(Message, api_key=14, versions=(0, 0), flexible=0):
     remove: bool = boolean()
 
 
+class DelegationTokenRecord(Message, api_key=10, versions=(0, 0), flexible=0):
+    """A delegation token was created or changed. Principals are texts such as `User:alice`, times are ms since 1970."""
+
+    owner: str = string()
+    requester: str = string()
+    renewers: list[str] = array("string")
+    issue_timestamp: int = int64()
+    max_timestamp: int = int64()
+    expiration_timestamp: int = int64()
+    token_id: str = string()
+
+
+class RemoveDelegationTokenRecord(Message, api_key=26, versions=(0, 0), flexible=0):
+    """A delegation token was removed."""
+
+    token_id: str = string()
+
+
+class UserScramCredentialRecord(Message, api_key=11, versions=(0, 0), flexible=0):
+    """A credential of a SCRAM user was created or changed."""
+
+    name: str = string()
+    mechanism: int = int8()
+    salt: bytes = data()
+    stored_key: bytes = data()
+    server_key: bytes = data()
+    iterations: int = int32()
+
+    def __repr__(self) -> str:
+        return f"UserScramCredentialRecord(name={self.name!r}, mechanism={self.mechanism})"
+
+
+class RemoveUserScramCredentialRecord(Message, api_key=22, versions=(0, 0), flexible=0):
+    """A credential of a SCRAM user was deleted."""
+
+    name: str = string()
+    mechanism: int = int8()
+
+
 class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible=0):
     """The finalized level of a feature, 0 for none."""
 
@@ -152,24 +192,16 @@ _TYPES: dict[int, type[Message]] = {
     for kind in (
         *(TopicRecord, PartitionRecord, ConfigRecord, PartitionChangeRecord, RemoveTopicRecord, FeatureLevelRecord),
         *(AccessControlEntryRecord, RemoveAccessControlEntryRecord, ClientQuotaRecord),
+        *(DelegationTokenRecord, RemoveDelegationTokenRecord),
+        *(UserScramCredentialRecord, RemoveUserScramCredentialRecord),
         *(ProducerIdsRecord, BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord),
     )
 }
 
 
-NOT_READ = {10: "delegation tokens", 11: "SCRAM users"}
-"""The kinds of records that matter to administrators, but are not imported, with their names for messages."""
-
-
 def encode_record(message: Message, version: int) -> bytes:
     """Encode a record's value, with its frame (Kafka's `MetadataRecordSerde`)."""
     return varint(_FRAME_VERSION) + varint(message.API_KEY) + varint(version) + message.encode(version)
-
-
-def record_kind(value: bytes | memoryview) -> int:
-    """Return the number of the kind of record in a value. Raises DecodeError."""
-    view = memoryview(value)
-    return read_varint(view, read_varint(view, 0)[1])[0]
 
 
 def decode_record(value: bytes | memoryview) -> Message | None:
