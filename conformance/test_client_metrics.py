@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from support.apache_kafka import SHORT_LIVED, held_ports, java, port_of, run_tool
-from support.scraping import get
+from support.scrapes import get
 from support.servers import OncelogCluster, Server
 from support.wire import until
 

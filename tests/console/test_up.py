@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from support.processes import children, gone, wait_until
 from support.servers import OncelogCluster
@@ -21,12 +21,24 @@ def console_of(cluster: OncelogCluster) -> str:
     return urlsplit(line().removeprefix("CONSOLE=")).netloc
 
 
-def brokers_at(host: str) -> int:
+def brokers_at(host: str, cookie: str = "") -> int:
     connection = http.client.HTTPConnection(host, timeout=60)
-    connection.request("GET", "/?format=json")
-    found: int = json.loads(connection.getresponse().read())["brokers"]["total"]
+    connection.request("GET", "/?format=json", headers={"Cookie": cookie})
+    answer = connection.getresponse()
+    found: int = json.loads(answer.read())["brokers"]["total"] if answer.status == 200 else -answer.status
     connection.close()
     return found
+
+
+def cookie_for(host: str, token: str) -> str:
+    """Log in, and return what the browser sends from then on."""
+    connection = http.client.HTTPConnection(host, timeout=60)
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": f"http://{host}"}
+    connection.request("POST", "/login", urlencode({"token": token}), headers)
+    answer = connection.getresponse()
+    connection.close()
+    assert answer.status == 303
+    return (answer.getheader("Set-Cookie") or "").partition(";")[0]
 
 
 def test_console_beside_the_brokers_ends_with_them(new_cluster: Callable[..., OncelogCluster]) -> None:
@@ -39,8 +51,12 @@ def test_console_beside_the_brokers_ends_with_them(new_cluster: Callable[..., On
 
 
 def test_console_of_secured_brokers_logs_in(new_cluster: Callable[..., OncelogCluster]) -> None:
-    cluster = new_cluster(arguments=("--secure", "--console-port", "0"))
-    assert brokers_at(console_of(cluster)) == 1
+    """Its users log in, too: they act with its permissions, and the machine may have other users."""
+    token = "a token of the test"
+    cluster = new_cluster(arguments=("--secure", "--console-port", "0"), env={"ONCELOG_CONSOLE_TOKEN": token})
+    host = console_of(cluster)
+    assert brokers_at(host) == -401
+    assert brokers_at(host, cookie_for(host, token)) == 1
 
 
 def test_console_ends_if_its_supervisor_is_killed(new_cluster: Callable[..., OncelogCluster]) -> None:

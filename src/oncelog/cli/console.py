@@ -43,8 +43,9 @@ def console(
 ) -> None:
     """Show a cluster in a browser: topics, logs, transactions, producers and groups. Works with Apache Kafka, too.
 
-    When the console answers, the command prints one line CONSOLE=http://HOST:PORT/ on stdout. Unless it listens on this
-    machine only, a browser must log in with a token: the one in ONCELOG_CONSOLE_TOKEN, or one that the command prints.
+    When the console answers, the command prints one line CONSOLE=http://HOST:PORT/ on stdout. A browser must log in
+    with a token, the one in ONCELOG_CONSOLE_TOKEN or one that the command prints. It need not if the console listens
+    on this machine only, and itself needs no login.
     """
     require_console()
     from oncelog.console.app import Console
@@ -52,7 +53,10 @@ def console(
     from oncelog.console.server import listen, serve
 
     local = is_loopback(host)
-    token = None if local else _token()
+    settings = {**client_settings(), "client.id": "oncelog-console"}
+    # Whoever reaches the console acts with its login, so other users of this machine must not reach it.
+    logs_in = any(name.startswith(("sasl.", "ssl.key")) for name in settings)
+    token = None if local and not logs_in else _token()
     own = {host.lower()} if local else {host.lower(), socket.gethostname().lower()}
     guard = Guard(frozenset({*own, *(name.lower() for name in names)}), token)
     try:
@@ -60,7 +64,6 @@ def console(
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     changes = local if read_only is None else not read_only
-    settings = {**client_settings(), "client.id": "oncelog-console"}
     options = {"default.api.timeout.ms": ANSWER_WAIT_MS}
     shown = f"[{host}]" if ":" in host else host
 
