@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from oncelog import Admin, Consumer, Producer
-from support.apache_kafka import held_ports, port_of, run_tool
+from support.apache_kafka import held_ports, port_of
 from support.clients.aio import AioClient
 from support.clients.base import Client
 from support.clients.confluent import ConfluentClient
 from support.clients.kafka_python import KafkaPythonClient
 from support.clients.ours import OurClient
 from support.processes import wait_until
-from support.scrapes import Samples, scraped, series
+from support.scrapes import lag, scraped, series, wait_for_lag
 from support.servers import OncelogCluster
 
 
@@ -36,21 +36,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Once
 def reader(request: pytest.FixtureRequest, broker: OncelogCluster) -> Client:
     made: Client = request.param(broker.bootstrap)
     return made
-
-
-def lag(samples: Samples, group: str, topic: str, partition: int = 0) -> float | None:
-    return samples.get(series("kafka_consumergroup_lag", consumergroup=group, topic=topic, partition=partition))
-
-
-def wait_for_lag(port: int, group: str, topic: str, value: float) -> Samples:
-    last: list[Samples] = []
-
-    def reached() -> bool:
-        last[:] = [scraped(port)]
-        return lag(last[0], group, topic) == value
-
-    wait_until(reached, f"the lag of {group} is {value}")
-    return last[0]
 
 
 def send(bootstrap: str, topic: str, count: int) -> None:
@@ -196,18 +181,6 @@ def test_group_whose_members_assign_their_partitions_themselves(broker: OncelogC
         assert lag(found, name, name) == 0
         assert found[series("kafka_consumergroup_members", consumergroup=name)] == 0
         producer.abort_transaction()
-
-
-def test_java_client(broker: OncelogCluster, port: int, name: str) -> None:
-    with Admin(broker.bootstrap) as admin:
-        admin.create_topics(name)
-    transact(broker.bootstrap, name, 4)
-    run_tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", broker.bootstrap, "--topic", name, "--group", name, "--from-beginning"),
-        *("--isolation-level", "read_committed", "--max-messages", "4"),
-    )
-    wait_for_lag(port, name, name, 0)
 
 
 def test_lag_of_a_deleted_topic_is_gone(broker: OncelogCluster, port: int, name: str) -> None:

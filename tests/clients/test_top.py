@@ -232,6 +232,7 @@ def test_ctrl_z_restores_the_terminal_until_the_program_continues(in_terminal: C
     during = terminal.modes()
     terminal.type(b"\x1a")
     wait_until(lambda: stopped(terminal.process.pid), "the program stops")
+    wait_until(lambda: LEAVE_SCREEN in terminal.raw() and shows_cursor(terminal), "its last output is read")
     assert_terminal_is_restored(terminal)
     seen = len(terminal.raw())
     terminal.process.send_signal(signal.SIGCONT)
@@ -240,6 +241,10 @@ def test_ctrl_z_restores_the_terminal_until_the_program_continues(in_terminal: C
     terminal.type(b"q")
     assert terminal.wait() == 0
     assert_terminal_is_restored(terminal)
+
+
+def shows_cursor(terminal: Terminal) -> bool:
+    return terminal.raw().rfind(SHOW_CURSOR) > terminal.raw().rfind("\x1b[?25l")
 
 
 def stopped(pid: int) -> bool:

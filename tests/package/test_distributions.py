@@ -235,7 +235,12 @@ def test_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
 
 def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
     extras = set(described(wheel).metadata.get_all("Provides-Extra", []))
-    assert extras == {"arrow", "avro", "oauth", "pkcs12", "secure", "spark"} | {"conformance", "demo", "dev", "docs"}
+    assert extras == {"arrow", "avro", "console", "oauth", "pkcs12", "secure", "spark"} | {
+        "conformance",
+        "demo",
+        "dev",
+        "docs",
+    }
 
 
 def test_there_is_one_version(wheel: Path, plain: Installation) -> None:

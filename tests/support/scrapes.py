@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from support.processes import wait_until
 from support.servers import OncelogCluster
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -70,3 +71,20 @@ def metrics_ports(cluster: OncelogCluster) -> dict[int, int]:
         for line in cluster.process.stderr_path.read_text(errors="replace").splitlines()
         if (found := re.search(r"\[Broker id=(\d+)\].*serving metrics at http://127\.0\.0\.1:(\d+)/metrics", line))
     }
+
+
+def lag(samples: Samples, group: str, topic: str, partition: int = 0) -> float | None:
+    """Return the lag of a group, or None if there is no series."""
+    return samples.get(series("kafka_consumergroup_lag", consumergroup=group, topic=topic, partition=partition))
+
+
+def wait_for_lag(port: int, group: str, topic: str, value: float) -> Samples:
+    """Scrape a broker until a group has this lag, and return the last samples."""
+    last: list[Samples] = []
+
+    def reached() -> bool:
+        last[:] = [scraped(port)]
+        return lag(last[0], group, topic) == value
+
+    wait_until(reached, f"the lag of {group} is {value}")
+    return last[0]

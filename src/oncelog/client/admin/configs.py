@@ -58,6 +58,7 @@ class ConfigEntry(NamedTuple):
     sensitive: bool
 
 
+@in_notebooks()
 class ConfigResource(NamedTuple):
     """A resource that has settings. `kind` is one of `describe_configs`."""
 
