@@ -13,8 +13,8 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.folder_locks import FolderLock, StartError, check_apart
 from oncelog.broker.process import METADATA_FILE
 from oncelog.cli.broker_settings import gather, with_settings
+from oncelog.cli.data_folder import DEFAULT_DATA
 from oncelog.cli.lazy import examples
-from oncelog.cli.up import DEFAULT_DATA
 
 
 @click.command(epilog=examples("oncelog export --data .oncelog"))

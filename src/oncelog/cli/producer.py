@@ -8,8 +8,8 @@ import os
 import click
 
 from oncelog.cli.common import formatted, printable, show
+from oncelog.cli.data_folder import DEFAULT_DATA
 from oncelog.cli.lazy import LazyGroup, examples
-from oncelog.cli.up import DEFAULT_DATA
 
 producer = LazyGroup(
     "producer",

@@ -25,30 +25,27 @@ def require_console() -> None:
 class ConsoleBeside:
     """A console on localhost that ends with this process. A context manager, which stops it at the end.
 
-    `port` is None if no console is wanted. `config` is the file with the client's settings, if any. The constructor
-    raises ClickException if a package of the extra is missing.
+    `port` is None if no console is wanted. The constructor raises ClickException if a package of the extra is missing.
     """
 
     def __init__(self, port: int | None) -> None:
         if port is not None:
             require_console()
         self._port = port
-        self.config: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, addresses: str) -> list[str]:
-        """Start it for the brokers at these addresses, and return no lines to print.
+    def start(self, addresses: str, config: str | None) -> None:
+        """Start it for the brokers at these addresses. It prints CONSOLE=http://HOST:PORT/ on stdout.
 
-        It prints CONSOLE=http://HOST:PORT/ on stdout itself.
+        `config` is the file with the client's settings, if any.
         """
         if self._port is None:
-            return []
+            return
         command = [sys.executable, "-m", "oncelog", "console", "-b", addresses, "--port", str(self._port)]
         command += ["--parent-pid", str(os.getpid())]
-        if self.config is not None:
-            command += ["--command-config", self.config]
+        if config is not None:
+            command += ["--command-config", config]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        return []
 
     def __enter__(self) -> Self:
         return self
