@@ -12,6 +12,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEPS = ((86_400_000, "d", 3_600_000, "h"), (3_600_000, "h", 60_000, "min"), (60_000, "min", 1000, "s"))
 
 
+def crumbs_to(topic: str, partition: int | None = None) -> list[tuple[str, str]]:
+    """Return the texts and addresses above a page of a topic, or of a partition."""
+    found = [("Topics", "/topics"), (topic, address("topics", topic))]
+    return found if partition is None else [*found, (str(partition), address("topics", topic, partition))]
+
+
 def number(value: int) -> str:
     """Return a number with a thin space between groups of three digits."""
     return f"{value:,}".replace(",", "\u2009")

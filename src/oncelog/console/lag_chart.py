@@ -14,7 +14,8 @@ def draw(points: Sequence[tuple[int, int, int]]) -> str:
     """Return the drawing. A point is its time in ms, the lag to the LSO, and the lag to the high watermark."""
     if not points:
         return ""
-    points = [points[0], *points] if len(points) > 1 else [points[0], (points[0][0] + 1, *points[0][1:])]
+    if len(points) == 1:
+        points = [points[0], (points[0][0] + 1, *points[0][1:])]
     first, last = points[0][0], max(points[-1][0], points[0][0] + 1)
     top = max(1, *(max(stable, high) for _, stable, high in points))
 

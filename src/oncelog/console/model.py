@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.console.tables import Table
 
 if TYPE_CHECKING:
     from oncelog.aio import Admin
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ class View:
         except (KeyError, ValueError):
             return default
         return min(max(found, least), most)
+
+    async def every(self, ms: int, name: str, load: Callable[[], Awaitable[T]], about: object = None) -> T:
+        """Return what `load` returns. Call it at most once in `ms`, unless it is `about` something else now."""
+        kept = self.memory.get(name)
+        if kept is not None and kept[0] == about and self.now_ms - kept[1] < ms:
+            known: T = kept[2]
+            return known
+        found = await load()
+        self.memory[name] = about, self.now_ms, found
+        return found
 
     def flag(self, name: str) -> bool:
         """Return whether the query has this switch."""

@@ -40,7 +40,7 @@ def environment() -> Environment:
         "moment": formats.moment,
         "cell": formats.cell,
     }
-    made.globals |= {"address": formats.address, "query": urlencode, "NAVIGATION": NAVIGATION, "Markup": Markup}
+    made.globals |= {"address": formats.address, "query": urlencode, "NAVIGATION": NAVIGATION}
     return made
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 PAGE_ROWS = 50
-MOST_PAGES = 1_000_000
 
 Row = dict[str, Any]
 

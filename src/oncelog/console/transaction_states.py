@@ -20,10 +20,8 @@ ABOUT = {
     "Ongoing": "records are being sent",
     "PrepareCommit": "the decision to commit is in the log; markers are being written",
     "PrepareAbort": "the decision to abort is in the log; markers are being written",
-    "PrepareEpochFence": "a newer producer fences this one",
     "CompleteCommit": "all markers are written",
     "CompleteAbort": "all markers are written",
-    "Dead": "the id expires",
 }
 BOXES: dict[str, tuple[float, float]] = {
     "Empty": (10, 78),

@@ -81,7 +81,6 @@ class Watches:
         self._turn = asyncio.Semaphore(LOADS_AT_ONCE)
         self._waiting = 0
         self.viewers = 0
-        self.loads = 0
         self._stopped = asyncio.Event()
 
     async def current(self, address: str, load: Load) -> Snapshot:
@@ -187,7 +186,6 @@ class Watches:
         """Load the page, and give its state to the viewers if it differs from the last one."""
         before = watch.latest
         async with self._turn:
-            self.loads += 1
             page, html, trouble = await self._loaded(watch)
         if page is None and before is not None:
             page, html = before.page, before.html

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from oncelog.watch.readings import Picture
-from oncelog.watch.rows import LARGEST_TIMEOUT_MS, broker_rows, group_rows, topic_rows, transaction_rows
+from oncelog.watch.rows import broker_rows, group_rows, topic_rows, transaction_rows
 
 
 class Coverage(NamedTuple):
@@ -26,7 +27,7 @@ def coverage(picture: Picture) -> dict[str, Coverage]:
     }
 
 
-def rows_of(picture: Picture, subject: str, hanging_after_ms: int = LARGEST_TIMEOUT_MS) -> list[Any]:
+def rows_of(picture: Picture, subject: str, hanging_after_ms: int = MAX_TRANSACTION_TIMEOUT_MS) -> list[Any]:
     """Return the rows of "topics", "groups", "transactions" or "brokers"."""
     makers: dict[str, Callable[[Picture], list[Any]]] = {
         "topics": partial(topic_rows, hanging_after_ms=hanging_after_ms),
@@ -37,7 +38,9 @@ def rows_of(picture: Picture, subject: str, hanging_after_ms: int = LARGEST_TIME
     return makers[subject](picture)
 
 
-def document(picture: Picture, subjects: Collection[str], hanging_after_ms: int = LARGEST_TIMEOUT_MS) -> dict[str, Any]:
+def document(
+    picture: Picture, subjects: Collection[str], hanging_after_ms: int = MAX_TRANSACTION_TIMEOUT_MS
+) -> dict[str, Any]:
     """Return the picture for programs: one key for each subject, with all rows, and what they lack."""
     return {
         "cluster_id": picture.cluster_id,

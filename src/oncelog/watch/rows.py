@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
+from oncelog.client.discovery.topology import Topic
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch.readings import (
     GroupReadings,
@@ -102,10 +104,6 @@ class BrokerRow(NamedTuple):
     problem: str
 
 
-LARGEST_TIMEOUT_MS = 900_000
-"""Kafka's default of transaction.max.timeout.ms, 15 minutes."""
-
-
 # -- topics -------------------------------------------------------------------------------------------------------
 
 
@@ -138,7 +136,7 @@ def distance(reading: PartitionReading) -> int:
     return max(0, reading.high_watermark - reading.last_stable_offset)
 
 
-def topic_rows(picture: Picture, hanging_after_ms: int = LARGEST_TIMEOUT_MS) -> list[TopicRow]:
+def topic_rows(picture: Picture, hanging_after_ms: int = MAX_TRANSACTION_TIMEOUT_MS) -> list[TopicRow]:
     """Return all topics, the busiest first. Of topics without traffic, those whose LSO is held back come first."""
     names = {item.producer_id: item.transactional_id for item in picture.transactions}
     stuck = {tp for row in transaction_rows(picture, hanging_after_ms) if row.hanging for tp in row.holds_back}
@@ -233,7 +231,7 @@ def text(tp: TopicPartition) -> str:
     return f"{tp[0]}-{tp[1]}"
 
 
-def transaction_rows(picture: Picture, hanging_after_ms: int = LARGEST_TIMEOUT_MS) -> list[TransactionRow]:
+def transaction_rows(picture: Picture, hanging_after_ms: int = MAX_TRANSACTION_TIMEOUT_MS) -> list[TransactionRow]:
     """Return the open transactions: hanging ones first, then the oldest. Those with an unknown age come last.
 
     A transaction hangs if it is open in a partition, no coordinator will end it there, and it is older than
@@ -297,21 +295,36 @@ def _will_end(listed: WatchedTransaction | None, tp: TopicPartition) -> bool:
 # -- brokers ------------------------------------------------------------------------------------------------------
 
 
+class ReplicaCounts(NamedTuple):
+    """Numbers of partitions by node id: led, with a replica there, and with a replica there that is not in sync.
+
+    `under_replicated` counts the partitions with a replica that is not in sync, by their leaders.
+    """
+
+    leaders: Counter[int]
+    replicas: Counter[int]
+    under_replicated: Counter[int]
+    out_of_sync: Counter[int]
+
+
+def replica_counts(topics: Mapping[str, Topic]) -> ReplicaCounts:
+    """Count the partitions of all topics."""
+    found = ReplicaCounts(Counter(), Counter(), Counter(), Counter())
+    for topic in topics.values():
+        for each in topic.partitions.values():
+            found.leaders[each.leader] += 1
+            found.replicas.update(each.replicas)
+            found.out_of_sync.update(set(each.replicas).difference(each.isr))
+            found.under_replicated[each.leader] += len(each.isr) < len(each.replicas)
+    return found
+
+
 def broker_rows(picture: Picture) -> list[BrokerRow]:
     """Return the brokers by node id, also those that have replicas but do not run."""
-    leaders: Counter[int] = Counter()
-    replicas: Counter[int] = Counter()
-    under_replicated: Counter[int] = Counter()
-    out_of_sync: Counter[int] = Counter()
-    for topic in picture.topics.values():
-        for each in topic.partitions.values():
-            leaders[each.leader] += 1
-            replicas.update(each.replicas)
-            out_of_sync.update(set(each.replicas).difference(each.isr))
-            under_replicated[each.leader] += len(each.isr) < len(each.replicas)
+    counts = replica_counts(picture.topics)
     silent = {trouble.node: trouble.text for trouble in picture.troubles if trouble.node is not None}
     rows = []
-    for node in sorted(picture.brokers.keys() | replicas.keys()):
+    for node in sorted(picture.brokers.keys() | counts.replicas.keys()):
         known = picture.brokers.get(node)
         rows.append(
             BrokerRow(
@@ -321,10 +334,10 @@ def broker_rows(picture: Picture) -> list[BrokerRow]:
                 rack=known and known.rack,
                 controller=node == picture.controller,
                 running=known is not None,
-                leaders=leaders[node],
-                replicas=replicas[node],
-                under_replicated=under_replicated[node],
-                out_of_sync=out_of_sync[node],
+                leaders=counts.leaders[node],
+                replicas=counts.replicas[node],
+                under_replicated=counts.under_replicated[node],
+                out_of_sync=counts.out_of_sync[node],
                 problem=silent.get(node, ""),
             )
         )

@@ -9,6 +9,7 @@ from oncelog.client.discovery.topology import Topic
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
+from oncelog.watch.rows import replica_counts
 
 BROKERS = (
     Column("broker", "Broker", "number"),
@@ -35,26 +36,18 @@ DISKS_EVERY_MS = 5_000
 async def load(view: View) -> Page:
     """Load the page of the cluster."""
     found, topics = await asyncio.gather(view.admin.describe_cluster(), view.admin.cluster.topics(internal=True))
-    disks = await _disks(view)
+    disks = await view.every(DISKS_EVERY_MS, "disks", lambda: _disks(view))
     brokers = Table("brokers", "Brokers", BROKERS, view.query)
-    leaders: dict[int, int] = {}
-    replicas: dict[int, int] = {}
-    lagging: dict[int, int] = {}
-    for topic in topics.values():
-        for each in topic.partitions.values():
-            leaders[each.leader] = leaders.get(each.leader, 0) + 1
-            for node in each.replicas:
-                replicas[node] = replicas.get(node, 0) + 1
-                lagging[node] = lagging.get(node, 0) + (node not in each.isr)
+    counts = replica_counts(topics)
     brokers.fill(
         {
             "broker": item.node_id,
             "address": f"{item.host}:{item.port}",
             "rack": item.rack,
             "controller": True if item.node_id == found.controller_id else None,
-            "leaders": leaders.get(item.node_id, 0),
-            "replicas": replicas.get(item.node_id, 0),
-            "lagging": lagging.get(item.node_id, 0),
+            "leaders": counts.leaders[item.node_id],
+            "replicas": counts.replicas[item.node_id],
+            "lagging": counts.out_of_sync[item.node_id],
             "size": disks.get(item.node_id, (None, None))[0],
             "directories": disks.get(item.node_id, (None, None))[1],
         }
@@ -69,13 +62,13 @@ async def load(view: View) -> Page:
         main=False,
         empty="Every partition has a leader, and all its replicas are in sync.",
     ).fill(_problems(topics))
-    missing = sorted(set(replicas) - {item.node_id for item in found.brokers})
+    missing = sorted(set(counts.replicas) - {item.node_id for item in found.brokers})
     facts = {
         "cluster_id": found.cluster_id,
         "controller": found.controller_id,
         "topics": sum(not topic.internal for topic in topics.values()),
         "partitions": sum(len(topic.partitions) for topic in topics.values()),
-        "under_replicated": sum(len(p.isr) < len(p.replicas) for t in topics.values() for p in t.partitions.values()),
+        "under_replicated": counts.under_replicated.total(),
         "offline": sum(p.leader < 0 for t in topics.values() for p in t.partitions.values()),
         "missing_brokers": missing,
         "features": found.features,
@@ -105,9 +98,6 @@ def _problems(topics: dict[str, Topic]) -> list[Row]:
 
 async def _disks(view: View) -> dict[int, tuple[int | None, str | None]]:
     """Return the bytes on each broker, and a text about its log directories. Empty without the permission."""
-    known, at_ms = view.memory.get("disks", ({}, 0))
-    if view.now_ms - at_ms < DISKS_EVERY_MS:
-        return dict(known)
     found: dict[int, tuple[int | None, str | None]] = {}
     try:
         directories = await view.admin.describe_log_dirs()
@@ -118,5 +108,4 @@ async def _disks(view: View) -> dict[int, tuple[int | None, str | None]]:
         size = sum(replica.size_bytes for item in mine for replica in item.replicas.values())
         offline = sum(not item.online for item in mine)
         found[broker] = size, f"{offline} of {len(mine)} offline" if offline else f"{len(mine)} online"
-    view.memory["disks"] = found, view.now_ms
     return found

@@ -22,6 +22,7 @@ COLUMNS = (
     Column("coordinator", "Coordinator", "number"),
 )
 WITH_OFFSETS = frozenset({"Classic", "Consumer"})
+"""Types of groups that commit offsets."""
 
 
 async def load(view: View) -> Page:

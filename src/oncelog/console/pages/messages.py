@@ -11,7 +11,7 @@ from oncelog import errors
 from oncelog.aio import Producer
 from oncelog.client.admin.topics import PartitionInfo
 from oncelog.console import formats
-from oncelog.console.formats import address
+from oncelog.console.formats import address, crumbs_to
 from oncelog.console.guard import RefusedError
 from oncelog.console.messages import Found, Message, Search, search
 from oncelog.console.model import Actor, Page, View
@@ -65,7 +65,7 @@ async def load(view: View) -> Page:
     most = SHOWN_ALONE if limit == 1 else SHOWN_BYTES
     messages = found.messages if view.query.get("at") in ("offset", "start", "time") else found.messages[::-1]
     table.fill(_row(view, each, form, most) for each in messages)
-    crumbs = [("Topics", "/topics"), (topic, address("topics", topic)), (str(number), address("topics", topic, number))]
+    crumbs = crumbs_to(topic, number)
     facts = {
         "topic": topic,
         "partition": number,
@@ -157,7 +157,7 @@ async def load_form(view: View) -> Page:
     topic = view.path["topic"]
     known = await view.admin.cluster.topic(topic)
     facts = {"topic": topic, "partitions": len(known.partitions)}
-    crumbs = [("Topics", "/topics"), (topic, address("topics", topic))]
+    crumbs = crumbs_to(topic)
     return Page(f"Produce to {topic}", "produce.html", facts, extra={"live": False}, crumbs=crumbs)
 
 

@@ -9,11 +9,12 @@ from oncelog import errors
 from oncelog.client.admin.topics import PartitionInfo
 from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
 from oncelog.client.requests.offsets import fetch_committed
-from oncelog.console.formats import address, duration
+from oncelog.console.formats import address, crumbs_to, duration
 from oncelog.console.log_reader import LogReader
 from oncelog.console.log_spans import Span, spans
 from oncelog.console.model import Page, View
 from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview, shorten
+from oncelog.console.pages.groups import WITH_OFFSETS
 from oncelog.console.pages.transactions import is_old
 from oncelog.console.tables import Column, Row, Table
 
@@ -21,8 +22,6 @@ WINDOWS = (25, 100, 400, 1600, 6400, 25600)
 GROUPS_AT_MOST = 100
 POSITIONS_AT_MOST = 30
 GROUPS_EVERY_MS = 10_000
-WITH_OFFSETS = frozenset({"Classic", "Consumer"})
-"""Types of groups that commit offsets."""
 SPANS = (
     Column("first", "First", "number"),
     Column("last", "Last", "number"),
@@ -70,7 +69,7 @@ async def load(view: View) -> Page:
     if not known.partitions:
         raise errors.UnknownTopicError(f"topic {topic!r} has no partition {number}")
     info = known.partitions[0]
-    crumbs = [("Topics", "/topics"), (topic, address("topics", topic))]
+    crumbs = crumbs_to(topic)
     facts = {"topic": topic, "partition": number, **info._asdict(), "replicas": list(info.replicas)}
     facts |= {"isr": list(info.isr), "elr": list(info.elr)}
     if info.leader < 0 or info.log_start_offset < 0:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from oncelog import errors
-from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
-from oncelog.console.formats import address
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo, TransactionInfo
+from oncelog.console.formats import address, crumbs_to
 from oncelog.console.model import Page, View
-from oncelog.console.pages.transactions import HANGING_MINUTES
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 
@@ -56,7 +55,7 @@ async def load(view: View) -> Page:
     table.choose(_row(each, view.now_ms) for each in producers)
     await _add_coordinators(view, table.rows, (topic, number))
     remembered = Table("batches", "Remembered batches", BATCHES, view.query, main=False).fill(reversed(batches))
-    crumbs = [("Topics", "/topics"), (topic, address("topics", topic)), (str(number), address("topics", topic, number))]
+    crumbs = crumbs_to(topic, number)
     title = f"Producers of {topic}-{number}"
     return Page(title, "producers_partition.html", facts, [table.arrange(), remembered], crumbs=crumbs)
 
@@ -123,7 +122,7 @@ async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | No
             row["_transaction"] = address("transaction", id=info.transactional_id)
         listed = info is not None and place in info.partitions
         if begun:  # otherwise, it may have ended since the partition was asked, or the client may not describe it
-            old = (row["idle_ms"] or 0) >= HANGING_MINUTES * 60_000
+            old = (row["idle_ms"] or 0) >= MAX_TRANSACTION_TIMEOUT_MS
             row["agrees"] = "both open" if listed else "hanging" if old else "unknown"
         elif info is not None:
             row["agrees"] = "marker written" if listed else "both ended"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from oncelog import errors
-from oncelog.client.admin.configs import SOURCES
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
+from oncelog.console.pages import settings
 from oncelog.console.pages.topics import replica_sizes
 from oncelog.console.tables import Column, Row, Table
 
@@ -46,15 +46,14 @@ async def load(view: View) -> Page:
             "isr": list(each.isr),
             "replicas": list(each.replicas),
             "_partition": address("topics", name, index),
-            "_behind": len(each.isr) < len(each.replicas),
         }
         for index, each in sorted(topic.partitions.items())
     )
     numbers = [row["partition"] for row in shown]
-    (info,), sizes, settings = await asyncio.gather(
+    (info,), sizes, found = await asyncio.gather(
         admin.describe_topics(name, partitions=numbers),
         replica_sizes(view, [(name, number) for number in numbers]),
-        _settings(view, name),
+        view.every(SETTINGS_EVERY_MS, "settings", lambda: _settings(view, name)),
     )
     offsets = {each.partition: each for each in info.partitions}
     for row in shown:
@@ -71,27 +70,13 @@ async def load(view: View) -> Page:
     facts = {"topic": name, "topic_id": str(info.topic_id), "internal": info.internal}
     changed = Table(
         "settings", "Settings", SETTINGS, view.query, main=False, empty="The settings cannot be read."
-    ).fill(settings)
+    ).fill(found)
     return Page(name, "topic.html", facts, [table.arrange(), changed], crumbs=[("Topics", "/topics")])
 
 
 async def _settings(view: View, name: str) -> list[Row]:
     """Return the settings of a topic, its own first. Empty without the permission to read them."""
-    known, at_ms = view.memory.get("settings", (None, 0))
-    if known is not None and view.now_ms - at_ms < SETTINGS_EVERY_MS:
-        return list(known)
     try:
-        entries = await view.admin.describe_config_entries("topic", name)
+        return settings.rows(await view.admin.describe_config_entries("topic", name))
     except errors.AuthorizationError:
-        entries = []
-    found: list[Row] = [
-        {
-            "name": entry.name,
-            "value": "(secret)" if entry.sensitive else entry.value,
-            "source": SOURCES.get(entry.source, str(entry.source)),
-            "read_only": True if entry.read_only else None,
-        }
-        for entry in sorted(entries, key=lambda entry: (entry.source, entry.name))
-    ]
-    view.memory["settings"] = found, view.now_ms
-    return found
+        return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from oncelog import errors
-from oncelog.client.admin.log_dirs import LogDir
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Table
@@ -56,18 +55,16 @@ async def replica_sizes(view: View, wanted: list[TopicPartition]) -> dict[TopicP
 
     Ask the brokers at most every `SIZES_EVERY_MS`.
     """
-    asked, at_ms, known = view.memory.get("sizes", (None, 0, {}))
-    if asked == wanted and view.now_ms - at_ms < SIZES_EVERY_MS:
-        return dict(known)
-    found: dict[TopicPartition, int] = {}
-    directories: list[LogDir] = []
-    if wanted:
+
+    async def load() -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
         try:
-            directories = await view.admin.describe_log_dirs(partitions=wanted)
+            directories = await view.admin.describe_log_dirs(partitions=wanted) if wanted else []
         except errors.KafkaError:  # the column is empty: not authorized, or a broker is down
             directories = []
-    for directory in directories:
-        for where, replica in directory.replicas.items():
-            found[where] = found.get(where, 0) + replica.size_bytes
-    view.memory["sizes"] = wanted, view.now_ms, found
-    return found
+        for directory in directories:
+            for where, replica in directory.replicas.items():
+                found[where] = found.get(where, 0) + replica.size_bytes
+        return found
+
+    return await view.every(SIZES_EVERY_MS, "sizes", load, wanted)

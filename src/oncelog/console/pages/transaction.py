@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
 from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
-from oncelog.console.formats import address
+from oncelog.console.formats import address, crumbs_to
 from oncelog.console.guard import RefusedError
 from oncelog.console.model import Actor, Page, View
 from oncelog.console.pages.transactions import HANGING_MINUTES, details, is_old
@@ -158,11 +158,7 @@ async def load_abort(view: View) -> Page:
         facts |= {**found._asdict(), "blocked": info.high_watermark - info.last_stable_offset, "refusal": None}
     except RefusedError as refusal:
         facts |= {"refusal": refusal.text}
-    crumbs = [
-        ("Topics", "/topics"),
-        (topic, address("topics", topic)),
-        (str(partition), address("topics", topic, partition)),
-    ]
+    crumbs = crumbs_to(topic, partition)
     return Page("Abort a hanging transaction", "abort.html", facts, extra={"live": False}, crumbs=crumbs)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from oncelog import errors
-from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo, TransactionListing
+from oncelog.client.admin.transactions import (
+    MAX_TRANSACTION_TIMEOUT_MS,
+    ProducerInfo,
+    TransactionInfo,
+    TransactionListing,
+)
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
@@ -30,15 +35,14 @@ HANGING = (
     Column("first_offset", "First offset", "number"),
     Column("idle_ms", "Last batch", "ms", "Time since the producer's last batch"),
 )
-HANGING_MINUTES = 15
-"""Kafka's default of transaction.max.timeout.ms."""
+HANGING_MINUTES = MAX_TRANSACTION_TIMEOUT_MS // 60_000
 HANGING_EVERY_MS = 10_000
 HANGING_PARTITIONS = 10_000
 
 
 def is_old(producer: ProducerInfo, now_ms: int) -> bool:
     """Return whether a producer has written nothing for so long that its open transaction may hang."""
-    return now_ms - producer.last_timestamp >= HANGING_MINUTES * 60_000
+    return now_ms - producer.last_timestamp >= MAX_TRANSACTION_TIMEOUT_MS
 
 
 async def load(view: View) -> Page:
@@ -56,7 +60,7 @@ async def load(view: View) -> Page:
         if info is not None:
             row |= details(info, view.now_ms)
     minutes = view.number("minutes", HANGING_MINUTES, 0, 100_000)
-    hanging = await _hanging(view, minutes)
+    hanging = await view.every(HANGING_EVERY_MS, "hanging", lambda: _hanging(view, minutes))
     found = Table(
         "hanging",
         "Hanging transactions",
@@ -128,16 +132,13 @@ async def _described(view: View, transactional_id: str) -> TransactionInfo | Non
 
 async def _hanging(view: View, minutes: int) -> list[Row]:
     """Return hanging transactions. All partitions are asked, so this is repeated only now and then."""
-    known, at_ms = view.memory.get("hanging", ([], 0))
-    if view.now_ms - at_ms < HANGING_EVERY_MS:
-        return list(known)
     if sum(len(each.partitions) for each in view.admin.cluster.topology.topics.values()) > HANGING_PARTITIONS:
         return []
     try:
         found = await view.admin.find_hanging_transactions(older_than_ms=minutes * 60_000)
     except (errors.AuthorizationError, errors.UnsupportedError):
         found = []
-    rows: list[Row] = [
+    return [
         {
             "topic": each.topic,
             "partition": each.partition,
@@ -149,5 +150,3 @@ async def _hanging(view: View, minutes: int) -> list[Row]:
         }
         for each in found
     ]
-    view.memory["hanging"] = rows, view.now_ms
-    return rows
