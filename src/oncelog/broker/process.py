@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -251,11 +251,8 @@ async def _run_until_stopped(config: BrokerConfig, launch: Launch) -> None:
             if supervisor is not None:
                 supervisor.sendall(msgspec.json.encode(ready) + b"\n")
         broker.failed.add_done_callback(lambda _: stop.set())
-        vitals = _vitals(broker, listener, beat_s, ready.advertised)
-        await stop.wait()
-        if listener is not None:
-            vitals.cancel()
-            listener.stopping("stopping: closing connections and logs")
+        with _reporting(broker, listener, beat_s, ready.advertised):
+            await stop.wait()
         together = False
         if supervisor is not None:
             loop.remove_reader(supervisor.fileno())
@@ -282,15 +279,22 @@ def _listener(launch: Launch, supervisor: socket.socket | None) -> tuple[Listene
     return manager, manager.watchdog_s / 2
 
 
-def _vitals(broker: Broker, listener: Listener | None, beat_s: float, address: str) -> asyncio.Future[None]:
-    """Report to the listener until the future is cancelled. Without a listener, do nothing."""
+@contextlib.contextmanager
+def _reporting(broker: Broker, listener: Listener | None, beat_s: float, address: str) -> Iterator[None]:
+    """Report to the listener, if there is one, how the broker is while the body runs, and then that it stops."""
     import asyncio
 
     from oncelog.broker.vitals import report
 
     if listener is None:
-        return asyncio.get_running_loop().create_future()
-    return asyncio.ensure_future(report(broker.health().missing, listener, beat_s, address))
+        yield
+        return
+    reports = asyncio.ensure_future(report(broker.health().missing, listener, beat_s, address))
+    try:
+        yield
+    finally:
+        reports.cancel()
+        listener.stopping("stopping: closing connections and logs")
 
 
 @contextlib.asynccontextmanager

@@ -96,6 +96,18 @@ def formatted(command: Command) -> Command:
     )(command)
 
 
+def with_max_transaction_timeout(text: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds `--max-transaction-timeout` in minutes, with this help."""
+    return click.option(
+        "--max-transaction-timeout",
+        type=click.IntRange(min=0),
+        default=15,
+        show_default=True,
+        metavar="MINUTES",
+        help=text,
+    )
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Log only the client's errors, because the command prints one sentence when it ends. DEBUG stays as it is."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import connected, open_cluster, printable, quiet
+from oncelog.cli.common import connected, open_cluster, printable, quiet, with_max_transaction_timeout
 from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
@@ -37,13 +37,8 @@ SUBJECTS = ("topics", "groups", "transactions", "brokers")
     help="Show tables (default), or print each reading as a line of JSON.",
 )
 @click.option("--only", type=click.Choice(SUBJECTS), help="Read and show only these.")
-@click.option(
-    "--max-transaction-timeout",
-    type=click.IntRange(min=0),
-    default=15,
-    show_default=True,
-    metavar="MINUTES",
-    help="A transaction that no coordinator knows hangs after this time: the brokers' transaction.max.timeout.ms.",
+@with_max_transaction_timeout(
+    "A transaction that no coordinator knows hangs after this time: the brokers' transaction.max.timeout.ms."
 )
 @connected
 def top(interval: float, once: bool, form: str, only: str | None, max_transaction_timeout: int, bootstrap: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import connected, existing, formatted, moment, open_admin, show
+from oncelog.cli.common import connected, existing, formatted, moment, open_admin, show, with_max_transaction_timeout
 from oncelog.cli.lazy import examples
 from oncelog.cli.txn import require_broker
 
@@ -28,14 +28,7 @@ COLUMNS = (
 @click.option("--topic", help="Search this topic only.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Search this partition of the topic only.")
 @click.option("--broker", type=int, help="Search only this broker's replicas.")
-@click.option(
-    "--max-transaction-timeout",
-    type=click.IntRange(min=0),
-    default=15,
-    show_default=True,
-    metavar="MINUTES",
-    help="Ignore transactions that are younger. Use the brokers' transaction.max.timeout.ms.",
-)
+@with_max_transaction_timeout("Ignore transactions that are younger. Use the brokers' transaction.max.timeout.ms.")
 @connected
 @formatted
 def find_hanging(

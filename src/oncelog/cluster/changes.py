@@ -6,13 +6,25 @@ set in the same `multi` as the change itself. A reader that has missed more chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set, StoreError
+from oncelog.cluster.store import (
+    BadVersionError,
+    MetadataStore,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Set,
+    StoreError,
+)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+T = TypeVar("T")
 
 PATH = "/oncelog/changes"
 KEPT = 256
@@ -77,6 +89,19 @@ def _newest(changes: list[list[str]]) -> list[list[str]]:
         if kept == KEPT or (kept and length > KEPT_LENGTH):
             return changes[-kept:]
     return changes
+
+
+def until_written(what: str, attempt: Callable[[], T]) -> T:
+    """Return the result of `attempt`, which reads and then writes. Repeat it if another writer was faster.
+
+    Raises REQUEST_TIMED_OUT for other errors of the store.
+    """
+    try:
+        while True:
+            with suppress(BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
+                return attempt()
+    except StoreError as error:
+        raise cannot_write(what, error) from error
 
 
 def cannot_write(what: str, error: StoreError) -> ProtocolError:

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from oncelog.cluster import configs
-from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.changes import ChangeLog, until_written
 from oncelog.cluster.store import (
-    BadVersionError,
     Create,
     Delete,
     MetadataStore,
-    NodeExistsError,
-    NoNodeError,
     Set,
-    StoreError,
     read_children,
 )
 
@@ -59,19 +54,16 @@ def update(changes: ChangeLog, name: str, change: configs.Change) -> dict[str, s
     Raises REQUEST_TIMED_OUT, and the ProtocolError of `change`.
     """
     path = subscription_path(name)
-    store = changes.store
-    try:
-        while True:
-            with suppress(BadVersionError, NodeExistsError, NoNodeError):  # another writer was faster: read again
-                node = store.get(path) if store.exists(path) else None
-                wanted = change(configs.decode_for_change(path, node) or {})
-                if node is not None:
-                    changes.write(
-                        [Set(path, configs.encode(wanted), node.version) if wanted else Delete(path, node.version)],
-                        path,
-                    )
-                elif wanted:
-                    changes.write([Create(path, configs.encode(wanted))], path)
-                return wanted
-    except StoreError as error:
-        raise cannot_write("client metrics subscription", error) from error
+
+    def write() -> dict[str, str]:
+        node = changes.store.get(path) if changes.store.exists(path) else None
+        wanted = change(configs.decode_for_change(path, node) or {})
+        if node is not None:
+            changes.write(
+                [Set(path, configs.encode(wanted), node.version) if wanted else Delete(path, node.version)], path
+            )
+        elif wanted:
+            changes.write([Create(path, configs.encode(wanted))], path)
+        return wanted
+
+    return until_written("client metrics subscription", write)

@@ -15,20 +15,16 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from oncelog.cluster import configs
-from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.changes import ChangeLog, until_written
 from oncelog.cluster.quotas import DEFAULT, QuotaEntity, check_entity, check_value
 from oncelog.cluster.store import (
-    BadVersionError,
     Create,
     Delete,
     MetadataStore,
     Node,
-    NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     Operation,
     Set,
-    StoreError,
     parent_of,
     read_children,
 )
@@ -143,17 +139,13 @@ def _values(path: str, node: Node | None) -> dict[str, float]:
 
 def update(changes: ChangeLog, wanted: Wanted) -> None:
     """Set and remove all these quotas, or none. Raises REQUEST_TIMED_OUT."""
-    try:
-        while True:
-            operations, paths = _operations(changes.store, wanted)
-            if not operations:
-                return
-            # If another writer was faster, read again.
-            with suppress(BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
-                changes.write(operations, *(paths if len(paths) <= MOST_NAMED else [CLIENTS]))
-                return
-    except StoreError as error:
-        raise cannot_write("quotas", error) from error
+
+    def write() -> None:
+        operations, paths = _operations(changes.store, wanted)
+        if operations:
+            changes.write(operations, *(paths if len(paths) <= MOST_NAMED else [CLIENTS]))
+
+    until_written("quotas", write)
 
 
 def _operations(store: MetadataStore, wanted: Wanted) -> tuple[list[Operation], list[str]]:

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from oncelog.cluster import configs
-from oncelog.cluster.changes import ChangeLog, cannot_write
+from oncelog.cluster.changes import ChangeLog, cannot_write, until_written
 from oncelog.cluster.store import (
-    BadVersionError,
     Create,
     Delete,
     MetadataStore,
     NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
     Operation,
     Set,
     StoreError,
@@ -85,14 +81,7 @@ def update_user(changes: ChangeLog, name: str, wanted: Mapping[str, str | None])
     Raises RESOURCE_NOT_FOUND if one to remove does not exist, and REQUEST_TIMED_OUT.
     """
     path = user_path(name)
-    try:
-        while True:
-            # If another writer was faster, read again.
-            with suppress(BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
-                changes.write([_change(changes.store, path, wanted)], path)
-                return
-    except StoreError as error:
-        raise cannot_write("user", error) from error
+    until_written("user", lambda: changes.write([_change(changes.store, path, wanted)], path))
 
 
 def check_deletions(before: Mapping[str, str], wanted: Mapping[str, str | None]) -> None:

@@ -95,3 +95,5 @@ class PatternType(IntEnum):
 
 SCRAM_MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """The mechanisms of SCRAM, with their numbers (`ScramMechanism`)."""
+SCRAM_NAMES = {number: name for name, number in SCRAM_MECHANISMS.items()}
+"""The same, by number."""

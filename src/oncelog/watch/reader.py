@@ -1,4 +1,4 @@
-"""Read a cluster turn by turn, within limits. `oncelog top` and the console share it.
+"""Read a cluster turn by turn, within limits, for `oncelog top`.
 
 A turn asks each broker for at most `Limits`, in requests about many keys. What is asked:
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.fetch_reads import READ_COMMITTED
 from oncelog.broker.requests.operations import CLUSTER
 from oncelog.broker.requests.readers import STEPS_A_TURN, Sessions, readable_ends, readers_of
 from oncelog.broker.requests.services import Handler, HandlerServices
@@ -39,7 +40,6 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _LEADER_EPOCH_SINCE = 4
 _NOT_AVAILABLE_SINCE = 5
-_READ_COMMITTED = 1
 _CONSUMER = -1
 """The replica id of consumers. Followers, and tools with id -2, read the log up to its end."""
 _DEBUGGING = -2
@@ -128,7 +128,7 @@ async def _find(
     timestamp = asked.timestamp
     replica.check_leader_epoch(asked.current_leader_epoch)
     log = replica.log
-    end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
+    end = log.log_end_offset if isolation is None else replica.readable_end(isolation == READ_COMMITTED)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
     hidden = isolation is not None and replica.leading().exposed_high_watermark is None

@@ -19,7 +19,7 @@ from oncelog.cluster.users import check_deletions
 from oncelog.net.sasl import MIN_ITERATIONS, MOST_ITERATIONS
 from oncelog.net.sasl_server import salted_credential
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.kinds import SCRAM_MECHANISMS, AclOperation
+from oncelog.protocol.kinds import SCRAM_MECHANISMS, SCRAM_NAMES, AclOperation
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -33,8 +33,6 @@ from oncelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-
-_NAMES = {number: name for name, number in SCRAM_MECHANISMS.items()}
 
 Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
@@ -74,7 +72,7 @@ async def handle_alter(
 
 def _wanted(change: Change) -> dict[str, str | None]:
     """Return the credential by its mechanism, None to remove it. Raises the error of an illegal change."""
-    mechanism = _NAMES.get(change.mechanism)
+    mechanism = SCRAM_NAMES.get(change.mechanism)
     if not change.name:
         raise ProtocolError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if mechanism is None:

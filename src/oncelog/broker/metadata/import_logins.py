@@ -11,10 +11,8 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.kafka_metadata import KafkaMetadata
 from oncelog.cluster.users import read_users, update_user
 from oncelog.net.sasl_server import ScramCredential
-from oncelog.protocol.kinds import SCRAM_MECHANISMS
+from oncelog.protocol.kinds import SCRAM_MECHANISMS, SCRAM_NAMES
 from oncelog.protocol.messages.metadata_records import UserScramCredentialRecord
-
-_NAMES = {number: name for name, number in SCRAM_MECHANISMS.items()}
 
 
 def take_tokens(changes: ChangeLog, found: KafkaMetadata, logger: logging.Logger, *, enabled: bool) -> None:
@@ -45,7 +43,7 @@ def take_users(changes: ChangeLog, found: KafkaMetadata, logger: logging.Logger)
         user: dict.fromkeys(credentials) for user, credentials in read_users(changes.store).items()
     }
     for (user, number), each in found.credentials.items():
-        name = _NAMES.get(number)
+        name = SCRAM_NAMES.get(number)
         if not user or name is None:
             logger.warning("not importing a credential of SCRAM user %r: its mechanism is number %d", user, number)
             continue

@@ -7,7 +7,6 @@ Otherwise, or if this is unknown, it ends after the last record before the high 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from oncelog.broker.coordinators.groups import GroupService
@@ -15,9 +14,9 @@ from oncelog.broker.metrics import catalog as names
 from oncelog.broker.metrics.exposition import Lines, single
 from oncelog.broker.metrics.group_offsets import ShownGroup, ShownGroups, shown_groups
 from oncelog.broker.metrics.partition_ends import Ends, PartitionEnds
+from oncelog.broker.requests.readers import Sessions
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.image import MetadataCache
-from oncelog.net.session import Session
 
 _MANY = 500
 """Offsets whose sum takes as long as the lines of one part."""
@@ -30,7 +29,7 @@ class Lags:
     groups: GroupService
     cache: MetadataCache
     ends: PartitionEnds
-    sessions: Callable[[], Iterator[Session]]
+    sessions: Sessions
 
     async def measure(self) -> GroupLags:
         """Read the committed offsets first, then ask the leaders. So no lag is smaller than it is."""

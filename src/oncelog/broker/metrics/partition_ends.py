@@ -7,19 +7,19 @@ This broker answers for the partitions that it leads. The other leaders are aske
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oncelog.broker.membership import Membership
 from oncelog.broker.metrics.group_offsets import Client
 from oncelog.broker.peers import Failure, Peers, Purpose
-from oncelog.broker.requests.readers import STEPS_A_TURN, readable_ends, readers_of
+from oncelog.broker.requests.fetch_reads import READ_COMMITTED
+from oncelog.broker.requests.readers import STEPS_A_TURN, Sessions, readable_ends, readers_of
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, in_turns
 from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import NO_LEADER
 from oncelog.log.steps import Steps
-from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -36,7 +36,6 @@ TIMEOUT_MS = 3000
 PARTITIONS_A_REQUEST = 1000
 _LATEST = -1
 _CONSUMER = -1
-_READ_COMMITTED = 1
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class Ends:
         found: set[int] = set()
         for client in clients:
             found |= self.levels.get(client, set())
-        return found == {_READ_COMMITTED}
+        return found == {READ_COMMITTED}
 
 
 class PartitionEnds:
@@ -69,7 +68,7 @@ class PartitionEnds:
         partitions: Partitions,
         membership: Membership,
         peers: Peers,
-        sessions: Callable[[], Iterator[Session]],
+        sessions: Sessions,
     ) -> None:
         self._cache = cache
         self._partitions = partitions

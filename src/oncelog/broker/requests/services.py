@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,13 @@ from oncelog.broker.quotas.metering import Metering
 from oncelog.broker.requests.fetch_sessions import FetchSessions
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.operations import Authorizer
+from oncelog.broker.requests.readers import Sessions
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.telemetry.telemetry import Telemetry
 from oncelog.broker.workers import Runtime
 from oncelog.cluster.image import MetadataCache
-from oncelog.net.session import Session
 from oncelog.net.unsent import Unsent
 
 Handler = Callable[[Any, Any], Any]
@@ -60,6 +60,6 @@ class HandlerServices:
     fetch_sessions: FetchSessions
     unsent: Unsent
     """The memory of responses that clients have not read yet."""
-    sessions: Callable[[], Iterator[Session]]
+    sessions: Sessions
     """Yields the open connections."""
     runtime: Runtime

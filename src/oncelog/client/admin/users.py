@@ -15,7 +15,7 @@ from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.net.sasl import MIN_ITERATIONS, MOST_ITERATIONS, SCRAM_HASHES, new_salt
 from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.kinds import SCRAM_MECHANISMS
+from oncelog.protocol.kinds import SCRAM_MECHANISMS, SCRAM_NAMES
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -145,4 +145,4 @@ def _number(mechanism: str) -> int:
 
 def _name(number: int) -> str:
     """Return the name of a mechanism. A newer broker may have others."""
-    return next((name for name, each in SCRAM_MECHANISMS.items() if each == number), f"unknown_{number}")
+    return SCRAM_NAMES.get(number, f"unknown_{number}")
