@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from oncelog import Admin
-from oncelog.protocol.records import Record, build_batch
 from support.consoles import ConsoleProcess
 from support.servers import Server
+from support.transactions import write_old
 from support.wire import Wire
 
 SETTINGS = {"transaction.partition.verification.enable": "false"}
@@ -20,10 +20,7 @@ def test_hanging_transaction_is_marked_and_aborted(
     console = start_console(module_server.bootstrap)
     with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
         wire.create_topic(name, 1)
-        who = wire.session(name)
-        identity = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": 0}
-        batch = build_batch([Record(0, 1_600_000_000_000, None, b"x")], transactional=True, **identity)
-        assert not wire.produce(name, batch, transactional_id=name, version=11).error_code
+        who = write_old(wire, name, 11)
         [row] = console.json(f"/transactions?hanging-q={name}")["hanging"]["rows"]
         assert (row["topic"], row["partition"], row["producer_id"]) == (name, 0, who.producer_id)
         [holder] = console.json(f"/topics/{name}/0")["open_transactions"]
@@ -50,11 +47,7 @@ def test_transaction_of_a_coordinator_is_not_aborted_in_one_partition(
     console = start_console(module_server.bootstrap)
     with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
         wire.create_topic(name, 1)
-        who = wire.session(name)
-        assert wire.add_partitions(name, who, name) == [0]
-        identity = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": 0}
-        batch = build_batch([Record(0, 1_600_000_000_000, None, b"x")], transactional=True, **identity)
-        assert not wire.produce(name, batch, transactional_id=name, version=11).error_code
+        who = write_old(wire, name, 12)
         answer = console.post(f"/topics/{name}/0/abort", {"producer": str(who.producer_id)})
         assert answer.status == 409
         assert "This transaction does not hang" in answer.text
@@ -67,10 +60,7 @@ def test_transaction_that_no_coordinator_shows_may_go_on_if_it_is_young(
     console = start_console(module_server.bootstrap)
     with Wire(module_server.bootstrap) as wire:
         wire.create_topic(name, 1)
-        who = wire.session(name)
-        identity = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": 0}
-        batch = build_batch([Record(0, int(time.time() * 1000), None, b"x")], transactional=True, **identity)
-        assert not wire.produce(name, batch, transactional_id=name, version=11).error_code
+        who = write_old(wire, name, 11, int(time.time() * 1000))
         [holder] = console.json(f"/topics/{name}/0")["open_transactions"]
         assert (holder["hanging"], holder["state"]) == (False, "unknown")
         assert "Abort it here" not in console.get(f"/topics/{name}/0").body

@@ -114,11 +114,11 @@ def write(
     return wire.produce(topic, data, partition=partition, transactional_id=transactional_id, version=version)
 
 
-def write_old(wire: Wire, name: str, version: int) -> Session:
+def write_old(wire: Wire, name: str, version: int, timestamp: int = LONG_AGO) -> Session:
     """Write a transaction whose only record is old. Before version 12, its coordinator does not know of it."""
     who = wire.session(name)
     old = build_batch(
-        [Record(0, LONG_AGO, None, b"x")],
+        [Record(0, timestamp, None, b"x")],
         producer_id=who.producer_id,
         producer_epoch=who.epoch,
         base_sequence=0,
