@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from oncelog import errors
 from oncelog.aio import Producer
 from oncelog.client.admin.topics import PartitionInfo
 from oncelog.console import formats
@@ -15,6 +14,7 @@ from oncelog.console.formats import address, crumbs_to
 from oncelog.console.guard import RefusedError
 from oncelog.console.messages import Found, Message, Search, search
 from oncelog.console.model import Actor, Page, View
+from oncelog.console.pages import producers
 from oncelog.console.pages.group import time_of
 from oncelog.console.tables import Column, Row, Table
 
@@ -57,7 +57,8 @@ async def load(view: View) -> Page:
         control=view.flag("control"),
         committed_only=view.flag("committed"),
     )
-    open_from = await _open_from(view, topic, number)
+    seen = await producers.visible(view, topic, number)
+    open_from = {each.producer_id: each.transaction_start for each in seen if each.transaction_start >= 0}
     found = await search(view.admin.cluster, (topic, number), info, open_from, wanted)
     form = view.query.get("as", "text")
     form = form if form in FORMS else "text"
@@ -96,14 +97,6 @@ async def _begin(view: View, info: PartitionInfo, limit: int) -> int:
         [offset] = (await view.admin.offsets(wanted)).values()
         return info.high_watermark if offset < 0 else offset
     return max(info.log_start_offset, info.high_watermark - limit)
-
-
-async def _open_from(view: View, topic: str, number: int) -> dict[int, int]:
-    try:
-        producers = await view.admin.describe_producers(topic, number)
-    except (errors.AuthorizationError, errors.UnsupportedError):
-        return {}
-    return {each.producer_id: each.transaction_start for each in producers if each.transaction_start >= 0}
 
 
 def _asked(view: View, limit: int, form: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from oncelog.console.log_reader import LogReader
 from oncelog.console.log_spans import Span, spans
 from oncelog.console.model import Page, View
 from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview, shorten
+from oncelog.console.pages import producers
 from oncelog.console.pages.groups import WITH_OFFSETS
 from oncelog.console.pages.transactions import is_old
 from oncelog.console.tables import Column, Row, Table
@@ -76,12 +77,12 @@ async def load(view: View) -> Page:
         return Page(f"{topic}-{number}", "partition_offline.html", facts, crumbs=crumbs)
     shown = window(view, info)
     reader: LogReader = view.memory.setdefault("reader", LogReader())
-    producers, positions, complete = await asyncio.gather(
-        _producers(view, topic, number),
+    seen, positions, complete = await asyncio.gather(
+        producers.visible(view, topic, number),
         _positions(view, topic, number, info),
         reader.read(admin.cluster, (topic, number), info, shown.begin, shown.end),
     )
-    holders = await _holders(view, topic, number, [each for each in producers if each.transaction_start >= 0])
+    holders = await _holders(view, topic, number, [each for each in seen if each.transaction_start >= 0])
     found = spans(reader.batches.values(), {each["producer_id"]: each["first_offset"] for each in holders})
     line = Line(
         name=f"{topic}-{number}",
@@ -144,14 +145,6 @@ def _ways(shown: Window, info: PartitionInfo) -> list[tuple[str, dict[str, Any],
         ("Zoom out", {**where, "span": wider[0] if wider else shown.span}, not wider),
     ]
     return found
-
-
-async def _producers(view: View, topic: str, number: int) -> list[ProducerInfo]:
-    """Return the partition's producers. Empty if the client is not authorized, or the broker does not show them."""
-    try:
-        return await view.admin.describe_producers(topic, number)
-    except (errors.AuthorizationError, errors.UnsupportedError):
-        return []
 
 
 async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]) -> list[Row]:

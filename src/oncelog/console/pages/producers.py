@@ -91,6 +91,14 @@ async def load_all(view: View) -> Page:
     return Page("Producers", "producers.html", facts, [table.arrange()], extra={"topics": sorted(topics)[:1000]})
 
 
+async def visible(view: View, topic: str, number: int) -> list[ProducerInfo]:
+    """Return a partition's producers. Empty if the client is not authorized, or the broker does not show them."""
+    try:
+        return await view.admin.describe_producers(topic, number)
+    except (errors.AuthorizationError, errors.UnsupportedError):
+        return []
+
+
 def _row(each: ProducerInfo, now_ms: int) -> Row:
     return {
         "producer_id": each.producer_id,
