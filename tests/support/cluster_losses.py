@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oncelog.broker.storage.data_directory import GENERATION
+from oncelog.broker.storage.data_directory import GENERATION, generation_in
 from oncelog.broker.storage.losses import decode
 from oncelog.cluster.brokers import BOOTS
 from oncelog.cluster.store import MetadataStore
@@ -14,7 +14,7 @@ from support.cluster_plans import DATA
 
 def generation_of(copied: Mapping[str, bytes]) -> int:
     """Return the generation of a copied directory. Without a copy, return a generation that is never too old."""
-    return int(copied.get(f"{DATA}/{GENERATION}", b"0")) if copied else 1 << 62
+    return generation_in(copied.get(f"{DATA}/{GENERATION}")) if copied else 1 << 62
 
 
 def noted_generation(store: MetadataStore, broker: int) -> int:

@@ -197,8 +197,7 @@ class DataDirectory:
         self._high_watermarks_in_place = self.high_watermarks.copy()
         self._cleaned = self._read(CLEANER_OFFSETS)
         self._cleaned_in_place = self._cleaned.copy()
-        number = read_if_exists(self.disk, self._file(GENERATION)) or b""
-        self.generation = int(number) if number.strip().isdigit() else 0
+        self.generation = generation_in(read_if_exists(self.disk, self._file(GENERATION)))
         self._is_opened = True
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> bool:
@@ -395,6 +394,12 @@ class DataDirectory:
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"
+
+
+def generation_in(content: bytes | None) -> int:
+    """Return the number in a `GENERATION` file, or 0 if it is missing or damaged."""
+    number = (content or b"").strip()
+    return int(number) if number.isdigit() else 0
 
 
 def _inconsistent(message: str) -> ProtocolError:
