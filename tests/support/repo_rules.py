@@ -72,6 +72,7 @@ EDGES = {
     "sim/*": WORLD,
     "testing/broker.py": WORLD,
     "stories/*": WORLD,
+    "watch/asking.py": frozenset({"asyncio"}),
     "watch/reader.py": frozenset({"asyncio", "time"}),
 }
 """Which file (a pattern under src/oncelog, the first match counts) may import which of these modules."""

@@ -15,8 +15,8 @@ from oncelog.cli.lazy import examples
 from oncelog.cli.up_console import require_console
 
 TOKEN_VARIABLE = "ONCELOG_CONSOLE_TOKEN"
-ANSWER_WAIT_MS = 5_000
-"""How long a page waits for a response of the brokers, including all retries."""
+REQUEST_WAIT_MS, CALL_WAIT_MS = 3_000, 10_000
+"""How long a page waits for a response of one broker, and for a call with its retries, which may ask another broker."""
 
 
 @click.command(epilog=examples("oncelog console", "oncelog console -b kafka:9092 --read-only --port 8081"))
@@ -53,7 +53,7 @@ def console(
     from oncelog.console.server import listen, serve
 
     local = is_loopback(host)
-    settings = {**client_settings(), "client.id": "oncelog-console"}
+    settings = {"request.timeout.ms": REQUEST_WAIT_MS, **client_settings(), "client.id": "oncelog-console"}
     # Whoever reaches the console acts with its login, so other users of this machine must not reach it.
     logs_in = any(name.startswith(("sasl.", "ssl.key")) for name in settings)
     token = None if local and not logs_in else _token()
@@ -64,7 +64,7 @@ def console(
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     changes = local if read_only is None else not read_only
-    options = {"default.api.timeout.ms": ANSWER_WAIT_MS}
+    options = {"default.api.timeout.ms": CALL_WAIT_MS}
     shown = f"[{host}]" if ":" in host else host
 
     def ready() -> None:

@@ -27,6 +27,7 @@ from oncelog.console.guard import COOKIE, HEADERS, Guard, RefusedError
 from oncelog.console.model import Actor, Page, Trouble, View, trouble_of
 from oncelog.console.rendering import Renderer
 from oncelog.console.watches import Snapshot, TooManyError, Watches
+from oncelog.watch.asking import texts
 
 log = logging.getLogger("oncelog.console")
 
@@ -171,7 +172,10 @@ def _page(console: Console, loader: Loader) -> Callable[[Request], Awaitable[Res
         address = f"{request.url.path}?{urlencode(query)}"
 
         async def load(memory: dict[str, Any]) -> Page:
-            return await loader(console.view(request, query, memory))
+            view = console.view(request, query, memory)
+            page = await loader(view)
+            page.unread = texts(view.asker.troubles)
+            return page
 
         try:
             if "text/event-stream" in request.headers.get("accept", ""):

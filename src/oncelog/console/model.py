@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.console.tables import Table
+from oncelog.protocol.topics import TopicPartition
+from oncelog.watch.asking import Asker
 
 if TYPE_CHECKING:
     from oncelog.aio import Admin
@@ -49,6 +52,20 @@ class View:
         """Return the client that all pages share."""
         return self.actor.admin
 
+    @cached_property
+    def asker(self) -> Asker:
+        """Return what asks brokers for this page, and notes which do not answer."""
+        return Asker(self.admin.cluster)
+
+    async def leaders(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the node ids of the leaders of those partitions that exist. Below 0: there is none at the moment."""
+        topics = await self.admin.cluster.topics(internal=True)
+        return {
+            at: topics[at[0]].partitions[at[1]].leader
+            for at in wanted
+            if at[0] in topics and at[1] in topics[at[0]].partitions
+        }
+
     def number(self, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
         """Return a number of the query within bounds. A text that is none counts as absent."""
         try:
@@ -62,9 +79,11 @@ class View:
         kept = self.memory.get(name)
         if kept is not None and kept[0] == about and self.now_ms - kept[1] < ms:
             known: T = kept[2]
+            self.asker.troubles += kept[3]
             return known
+        before = len(self.asker.troubles)
         found = await load()
-        self.memory[name] = about, self.now_ms, found
+        self.memory[name] = about, self.now_ms, found, self.asker.troubles[before:]
         return found
 
     def flag(self, name: str) -> bool:
@@ -77,7 +96,7 @@ class Page:
     """A loaded page. `template` is its file, `facts` are single values for the template and for JSON.
 
     `figures` are drawings in SVG by name, `extra` is for the template only. `crumbs` are (text, address) of the pages
-    above it.
+    above it. `unread` says what brokers have not answered.
     """
 
     title: str
@@ -87,6 +106,7 @@ class Page:
     figures: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     crumbs: list[tuple[str, str]] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
     @property
     def live(self) -> bool:
@@ -101,6 +121,7 @@ class Page:
         """Return everything that the page shows, for `?format=json`."""
         return {
             "title": self.title,
+            "unread": self.unread,
             **self.facts,
             **{each.name: each.as_json() for each in self.tables},
         }

@@ -55,9 +55,10 @@ class Renderer:
         """Return the HTML of a page without its frame. It is the same for all viewers."""
         figures = {name: Markup(svg) for name, svg in page.figures.items()}
         template = self._templates.get_template(page.template)
-        return template.render(
+        shown = template.render(
             page=page, facts=page.facts, figures=figures, changes=self._frame["changes"], **page.extra
         )
+        return self.part("unread.html", texts=page.unread) + shown if page.unread else shown
 
     def document(
         self, title: str, content: str, path: str, *, notice: str = "", live: bool = False, **more: Any

@@ -135,15 +135,16 @@ class Table:
         return {name: value for name, value in self.query.items() if name not in drop}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the rows that are shown, and how many there are."""
-        links = set(self.links.values())
+        """Return the rows that are shown, and how many there are. What is not known is None."""
+        links, keys = set(self.links.values()), [column.key for column in self.columns]
         return {
             "total": self.total,
             "found": self.found,
             "page": self.page,
             "pages": self.pages,
             "rows": [
-                {key: value for key, value in row.items() if key not in links and not key.startswith("_")}
+                dict.fromkeys(keys)
+                | {key: value for key, value in row.items() if key not in links and not key.startswith("_")}
                 for row in self.rows
             ],
         }

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from oncelog.console import svg
 from oncelog.console.formats import number
+from oncelog.watch.readings import OPEN_STATES
 
-OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-"""States of a transaction that has not ended in all its partitions."""
 ONGOING = "Ongoing"
 FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 ABOUT = {

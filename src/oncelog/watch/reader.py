@@ -13,26 +13,26 @@ A turn asks each broker for at most `Limits`, in requests about many keys. What 
 | ListGroups | coordinators | each turn, but at most 500 groups per second |
 | OffsetFetch | coordinators | each turn |
 
-A broker that does not answer within `ANSWER_WAIT_S` is a `Trouble`; what it answered before stays in the picture.
+A broker that does not answer is a `Trouble` (`asking`); what it answered before stays in the picture.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
 
-from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import LEADER_MOVED, Topic
-from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
+from oncelog.watch.asking import ANSWER_WAIT_S, Asker
 from oncelog.watch.readings import (
     OPEN_STATES,
+    WITHOUT_OFFSETS,
+    Ends,
     GroupReading,
     GroupReadings,
     Holder,
@@ -46,19 +46,9 @@ from oncelog.watch.readings import (
     WatchedTransaction,
 )
 from oncelog.watch.rows import distance, lag_of
-from oncelog.watch.turns import LIVE, Limits, chunks, pick, seconds_until_next_list
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
-Ends = Mapping[TopicPartition, int | requests.Failed]
+from oncelog.watch.turns import LIVE, Limits, pick, seconds_until_next_list
 
 SUBJECTS = ("topics", "groups", "transactions", "brokers")
-ANSWER_WAIT_S = 5.0
-"""How long a turn waits for a broker."""
-KEYS_A_REQUEST = 1_000
-"""The most partitions or groups in one request."""
-WITHOUT_OFFSETS = frozenset({"Share"})
-"""Types of groups that have no committed offsets."""
 COORDINATOR_MOVED = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_ID_NOT_FOUND}
 )
@@ -98,12 +88,12 @@ class Reader:
         self._transactions: dict[str, WatchedTransaction] = {}
         self._all_transactions_known = False
         self._metadata_valid_until = self._groups_valid_until = self._transactions_valid_until = float("-inf")
-        self._troubles: list[Trouble] = []
+        self._asker = Asker(cluster)
 
     async def turn(self) -> Picture:
         """Read within the limits, and return what is known now. Errors are in the picture's `troubles`."""
         before = self._counts()
-        self._troubles = []
+        self._asker = Asker(self._cluster)
         reachable = await self._read_cluster()
         if reachable:
             await asyncio.gather(self._read_groups(), self._read_transactions())
@@ -126,7 +116,7 @@ class Reader:
             group_readings=dict(self._group_readings),
             transactions=tuple(self._transactions.values()),
             all_transactions_known=self._all_transactions_known,
-            troubles=tuple(dict.fromkeys(self._troubles)),
+            troubles=tuple(dict.fromkeys(self._asker.troubles)),
             requests=Requests(turn, sum(after.values())),
         )
 
@@ -134,41 +124,17 @@ class Reader:
         """Return the number of requests that were answered since the start, by API."""
         return {name: each.request_total for name, each in self._cluster.metrics().requests.items()}
 
-    def _trouble(self, about: str, error: errors.KafkaError, node: int | None = None) -> None:
-        if not (node is not None and isinstance(error, errors.RetriableError)):
-            node = None  # the broker did answer
-        self._troubles.append(Trouble(about, f"{error.message.rstrip('.')} ({error.code.name})", node))
-
-    async def _ask(self, about: str, awaited: Awaitable[T], node: int | None = None) -> T | None:
-        """Return a response, or None after an error, which becomes a trouble."""
-        try:
-            async with asyncio.timeout(ANSWER_WAIT_S):
-                return await awaited
-        except TimeoutError:
-            who = "" if node is None else f" from broker {node}"
-            error = errors.TimedOutError(f"no response{who} within {ANSWER_WAIT_S:g} s")
-            self._trouble(about, error, node)
-        except errors.KafkaError as error:
-            self._trouble(about, error, node)
-        return None
-
-    async def _in_chunks(self, read: Callable[[int, list[K]], Awaitable[None]], node: int, keys: list[K]) -> None:
-        """Send requests about a turn's keys to a broker, one after another."""
-        for some in chunks(keys, KEYS_A_REQUEST):
-            await read(node, some)
-
     # -- cluster ----------------------------------------------------------------------------------------------
 
     async def _read_cluster(self) -> bool:
         """Read brokers and, if it is time, all topics. Return whether a broker answered."""
         within_ms = ANSWER_WAIT_S * 1000
-        found = await self._ask("brokers", self._cluster.call_any(DescribeClusterRequest(), timeout_ms=within_ms))
+        call = self._cluster.call_any(DescribeClusterRequest(), timeout_ms=within_ms)
+        found = await self._asker.ask("brokers", call)
         if found is None:
             return False
-        try:
-            raise_for_error(found, "brokers")
-        except errors.KafkaError as error:
-            self._trouble("brokers", error)
+        if found.error_code:
+            self._asker.troubles.append(Trouble("brokers", requests.failed(found.error_code).text))
             return True
         brokers = {b.broker_id: WatchedBroker(b.broker_id, b.host, b.port, b.rack) for b in found.brokers}
         if brokers.keys() != self._brokers.keys():
@@ -176,7 +142,7 @@ class Reader:
             self._transactions_valid_until = float("-inf")
         self._brokers, self._controller, self._cluster_id = brokers, found.controller_id, found.cluster_id
         if self._clock() >= self._metadata_valid_until:
-            await self._ask("topics", self._read_topics())
+            await self._asker.ask("topics", self._read_topics())
         return True
 
     async def _read_topics(self) -> None:
@@ -197,24 +163,22 @@ class Reader:
         if "groups" not in self._wants:
             return
         if self._clock() >= self._groups_valid_until:
-            await asyncio.gather(*map(self._list_groups, self._brokers))
+            for node, listed in (await self._asker.each("groups", self._brokers, requests.groups)).items():
+                self._groups = {name: each for name, each in self._groups.items() if each.coordinator != node}
+                self._groups.update((group.group_id, group) for group in listed)
             self._groups_valid_until = self._clock() + seconds_until_next_list(len(self._groups))
             for name in [name for name in self._group_readings if name not in self._groups]:
                 del self._group_readings[name]
         names = [name for name, group in self._groups.items() if group.type not in WITHOUT_OFFSETS]
         chosen = pick(names, self._group_read_at, self._is_group_urgent, self._limits.groups)
-        by_node: dict[int, list[str]] = {}
-        for name in chosen:
-            by_node.setdefault(self._groups[name].coordinator, []).append(name)
-        await asyncio.gather(*(self._in_chunks(self._read_committed, node, mine) for node, mine in by_node.items()))
-
-    async def _list_groups(self, node: int) -> None:
-        listed = await self._ask("groups", requests.groups(self._cluster, node), node)
-        if listed is None:
-            return
-        for name in [name for name, group in self._groups.items() if group.coordinator == node]:
-            del self._groups[name]
-        self._groups.update((group.group_id, group) for group in listed)
+        places = {name: self._groups[name].coordinator for name in chosen}
+        for name, answer in (await self._asker.by_node("groups", places, requests.committed)).items():
+            if not isinstance(answer, requests.Failed):
+                self._committed[name] = answer
+            elif answer.code in COORDINATOR_MOVED:
+                self._groups_valid_until = float("-inf")
+            else:
+                self._group_readings[name] = GroupReadings(GroupReading(self._clock(), None, None, answer.text))
 
     def _group_read_at(self, name: str) -> float | None:
         found = self._group_readings.get(name)
@@ -226,21 +190,12 @@ class Reader:
             return False
         return found.before is None or found.before.lag != found.newest.lag
 
-    async def _read_committed(self, node: int, names: list[str]) -> None:
-        found = await self._ask("groups", requests.committed(self._cluster, node, names), node)
-        for name, answer in (found or {}).items():
-            if not isinstance(answer, requests.Failed):
-                self._committed[name] = answer
-            elif answer.code in COORDINATOR_MOVED:
-                self._groups_valid_until = float("-inf")
-            else:
-                self._group_readings[name] = GroupReadings(GroupReading(self._clock(), None, None, answer.text))
-
     def _compute_lags(self) -> None:
         """Keep the lag of the groups that were read in this turn, and drop their offsets."""
         now = self._clock()
         for name, committed in self._committed.items():
-            new = GroupReading(now, lag_of(committed, self._partitions), len(committed))
+            ends = {tp: self._partitions[tp].newest for tp in committed if tp in self._partitions}
+            new = GroupReading(now, lag_of(committed, ends), len(committed))
             earlier = self._group_readings.get(name)
             self._group_readings[name] = GroupReadings(new, earlier and earlier.newest)
         self._committed = {}
@@ -251,13 +206,15 @@ class Reader:
         if not self._wants & {"topics", "transactions"}:
             return
         if self._clock() >= self._transactions_valid_until:
-            listed = await asyncio.gather(*map(self._list_transactions, self._brokers))
-            self._all_transactions_known = bool(listed) and all(each is not None for each in listed)
-            silent = [node for node, each in zip(self._brokers, listed, strict=True) if each is None]
-            kept = {name: item for name, item in self._transactions.items() if item.coordinator in silent}
+            listed = await self._asker.each("transactions", self._brokers, _open_transactions)
+            self._all_transactions_known = bool(listed) and listed.keys() >= self._brokers.keys()
             known = self._transactions
-            self._transactions = kept
-            for item in (item for each in listed if each is not None for item in each):
+            self._transactions = {
+                name: item
+                for name, item in known.items()
+                if item.coordinator in self._brokers and item.coordinator not in listed
+            }
+            for item in (item for each in listed.values() for item in each):
                 old = known.get(item.transactional_id)
                 same = old is not None and old.producer_id == item.producer_id
                 self._transactions[item.transactional_id] = (
@@ -267,9 +224,6 @@ class Reader:
             self._transactions_valid_until = self._clock() + valid_s
         await self._describe_transactions()
 
-    async def _list_transactions(self, node: int) -> list[WatchedTransaction] | None:
-        return await self._ask("transactions", requests.transactions(self._cluster, node), node)
-
     async def _describe_transactions(self) -> None:
         """Describe the new transactions, then the oldest: an id may have begun the next one meanwhile."""
 
@@ -277,14 +231,8 @@ class Reader:
             return item.started_ms is not None, item.started_ms or 0
 
         chosen = sorted(self._transactions.values(), key=order)[: self._limits.transactions]
-        by_node: dict[int, list[str]] = {}
-        for item in chosen:
-            by_node.setdefault(item.coordinator, []).append(item.transactional_id)
-        await asyncio.gather(*(self._describe(node, names) for node, names in by_node.items()))
-
-    async def _describe(self, node: int, names: list[str]) -> None:
-        found = await self._ask("transactions", requests.described(self._cluster, node, names), node)
-        for name, item in (found or {}).items():
+        places = {item.transactional_id: item.coordinator for item in chosen}
+        for name, item in (await self._asker.by_node("transactions", places, requests.described)).items():
             if isinstance(item, WatchedTransaction):
                 if item.state not in OPEN_STATES:  # it has ended since the list
                     self._transactions.pop(name, None)
@@ -293,7 +241,7 @@ class Reader:
             elif item.code in (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ErrorCode.NOT_COORDINATOR):
                 self._transactions.pop(name, None)
             else:
-                self._troubles.append(Trouble("transactions", f"{name}: {item.text}"))
+                self._asker.troubles.append(Trouble("transactions", f"{name}: {item.text}"))
 
     # -- partitions -------------------------------------------------------------------------------------------
 
@@ -308,16 +256,21 @@ class Reader:
             ]
         else:
             keys = of_groups
-        by_node: dict[int, list[TopicPartition]] = {}
         self._unanswered = {}
+        places = {}
         for tp in pick(keys, self._read_at, lambda tp: self._is_urgent(tp, of_groups), self._limits.partitions):
-            leader = self._topics[tp[0]].partitions[tp[1]].leader
-            if leader >= 0:
-                by_node.setdefault(leader, []).append(tp)
-            else:
+            places[tp] = self._leader(tp)
+            if places[tp] < 0:
                 self._unanswered[tp] = "the partition has no leader"
-        await asyncio.gather(*(self._in_chunks(self._read_leader, node, mine) for node, mine in by_node.items()))
+        ends, sizes = await asyncio.gather(
+            self._asker.by_node("topics", places, requests.ends), self._read_sizes(places)
+        )
+        self._keep(places, ends, sizes)
         self._compute_lags()
+
+    def _leader(self, tp: TopicPartition) -> int:
+        """Return the node id of a partition's leader, or a number below 0."""
+        return self._topics[tp[0]].partitions[tp[1]].leader
 
     def _read_at(self, tp: TopicPartition) -> float | None:
         found = self._partitions.get(tp)
@@ -330,62 +283,46 @@ class Reader:
         before = found.before
         return before is None or before.high_watermark != found.newest.high_watermark or distance(found.newest) > 0
 
-    async def _read_ends(self, node: int, mine: list[TopicPartition]) -> tuple[Ends | None, Ends | None, float]:
-        """Read the high watermarks before the LSOs: so records that arrive meanwhile do not look uncommitted."""
-        high = await self._ask("topics", requests.ends(self._cluster, node, mine, 0), node)
-        at = self._clock()
-        if high is None:
-            return None, None, at
-        return high, await self._ask("topics", requests.ends(self._cluster, node, mine, 1), node), at
-
-    async def _read_sizes(self, node: int, mine: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _read_sizes(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | requests.Failed]:
         if "topics" not in self._wants:
             return {}
-        return await self._ask(f"sizes of broker {node}", requests.sizes(self._cluster, node, mine)) or {}
+        return await self._asker.by_node("sizes", places, requests.sizes, alone=True)
 
-    async def _read_leader(self, node: int, mine: list[TopicPartition]) -> None:
-        (high, stable, at), bytes_of = await asyncio.gather(self._read_ends(node, mine), self._read_sizes(node, mine))
-        if high is None or stable is None:
-            text = next((each.text for each in self._troubles if each.node == node), "no response")
-            self._unanswered.update(dict.fromkeys(mine, text))
-            self._metadata_valid_until = float("-inf")
-            return
-        for tp in mine:
-            ends = high.get(tp, stable.get(tp)), stable.get(tp)
-            failed = next((each for each in ends if isinstance(each, requests.Failed)), None)
-            if isinstance(ends[0], int) and isinstance(ends[1], int):
+    def _keep(
+        self,
+        places: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, Ends | requests.Failed],
+        sizes: Mapping[TopicPartition, int | requests.Failed],
+    ) -> None:
+        """Keep what the leaders have answered, and why the other partitions have no new reading."""
+        at = self._clock()
+        reasons = {each.node: each.text for each in self._asker.troubles}
+        for tp, node in places.items():
+            answer, size = ends.get(tp), sizes.get(tp)
+            if isinstance(answer, Ends):
                 earlier = self._partitions.get(tp)
-                new = PartitionReading(at, ends[0], ends[1], bytes_of.get(tp))
+                new = PartitionReading(at, *answer, size if isinstance(size, int) else None)
                 self._partitions[tp] = PartitionReadings(new, earlier and earlier.newest)
-                continue
-            self._unanswered[tp] = failed.text if failed else f"the response of broker {node} does not contain it"
-            if failed and failed.code in LEADER_MOVED:
-                self._metadata_valid_until = float("-inf")
+            elif node >= 0:
+                silent = reasons.get(node, f"the response of broker {node} does not contain it")
+                self._unanswered[tp] = silent if answer is None else answer.text
+                if answer is None or answer.code in LEADER_MOVED:
+                    self._metadata_valid_until = float("-inf")
 
     async def _read_holders(self) -> None:
         if not self._wants & {"topics", "transactions"}:
             return
         held = {tp: each.newest for tp, each in self._partitions.items() if distance(each.newest)}
         chosen = sorted(held, key=lambda tp: -distance(held[tp]))[: self._limits.holders]
-        by_node: dict[int, list[TopicPartition]] = {}
-        for tp in chosen:
-            by_node.setdefault(self._topics[tp[0]].partitions[tp[1]].leader, []).append(tp)
-        by_node.pop(-1, None)
         self._holders = {tp: each for tp, each in self._holders.items() if tp in held}
-        asked = ((node, {tp: held[tp].last_stable_offset for tp in mine}) for node, mine in by_node.items())
-        await asyncio.gather(*(self._read_producers(node, wanted) for node, wanted in asked))
-
-    async def _read_producers(self, node: int, wanted: dict[TopicPartition, int]) -> None:
-        answer = await self._ask("producers", requests.holders(self._cluster, node, wanted), node)
-        if answer is None:
-            return
-        found, failed = answer
-        for tp in wanted:
+        found = await self._asker.by_node("producers", {tp: self._leader(tp) for tp in chosen}, requests.producers)
+        for tp in found:
             self._holders.pop(tp, None)
-        self._holders.update(found)
-        self._troubles += _once_each("producers", failed.values())
+        for tp, producers in self._asker.known("producers", found).items():
+            for each in producers:
+                if each.transaction_start == held[tp].last_stable_offset:
+                    self._holders[tp] = Holder(each.producer_id, each.producer_epoch, each.last_timestamp)
 
 
-def _once_each(about: str, failed: Iterable[requests.Failed]) -> list[Trouble]:
-    """Return a trouble for each kind of error, because all partitions of a topic have the same."""
-    return [Trouble(about, text) for text in dict.fromkeys(each.text for each in failed)]
+async def _open_transactions(cluster: ClusterClient, node: int) -> list[WatchedTransaction]:
+    return await requests.transactions(cluster, node, OPEN_STATES)

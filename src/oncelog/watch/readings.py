@@ -10,11 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from oncelog.client.admin.transactions import TransactionInfo
 from oncelog.client.discovery.topology import Topic
 from oncelog.protocol.topics import TopicPartition
 
-OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """States of a transactional id that has an open transaction, at least in one of its partitions."""
+WITHOUT_OFFSETS = frozenset({"Share"})
+"""Types of groups that have no committed offsets."""
+
+
+class Ends(NamedTuple):
+    """The ends of a partition's log for the two isolation levels."""
+
+    high_watermark: int
+    last_stable_offset: int
 
 
 class PartitionReading(NamedTuple):
@@ -45,19 +55,20 @@ class Holder(NamedTuple):
 
 
 class WatchedGroup(NamedTuple):
-    """A group in the coordinators' lists. `coordinator` is a node id."""
+    """A group in the coordinators' lists. `coordinator` is a node id, `protocol_type` such as "consumer" or ""."""
 
     group_id: str
     type: str
     state: str
     coordinator: int
+    protocol_type: str = ""
 
 
 class Lag(NamedTuple):
     """The lag of a group: the sum over the partitions that it has committed offsets of.
 
     `stable` counts to the last stable offsets, `high_watermark` to the high watermarks. Both are None if no end is
-    known. `uncounted` is the number of partitions whose end is unknown.
+    known, or no offset committed. `uncounted` is the number of partitions whose end is unknown.
     """
 
     stable: int | None
@@ -99,6 +110,13 @@ class WatchedTransaction(NamedTuple):
     started_ms: int | None = None
     timeout_ms: int | None = None
     partitions: tuple[TopicPartition, ...] | None = None
+
+
+def watched(info: TransactionInfo) -> WatchedTransaction:
+    """Return a transaction that was described alone."""
+    started_ms = info.start_time if info.start_time >= 0 else None
+    of_it = info.producer_epoch, started_ms, info.timeout_ms, tuple(info.partitions)
+    return WatchedTransaction(info.transactional_id, info.state, info.producer_id, info.coordinator, *of_it)
 
 
 class WatchedBroker(NamedTuple):

@@ -1,4 +1,4 @@
-"""The requests of a reader, each to one broker about many keys, and their results. No request is repeated.
+"""Requests to one broker about many keys, and their results. No request is repeated.
 
 Each function returns the results it has. Errors of single keys are values, so that one forbidden topic or group does
 not hide the others. Errors of a whole request are raised: KafkaError.
@@ -6,14 +6,16 @@ not hide the others. Errors of a whole request are raised: KafkaError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from oncelog import errors
+from oncelog.client.admin.transactions import ProducerInfo, producer_info
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import ask_once
+from oncelog.client.requests.offsets import DEBUGGING, EARLIEST, LATEST
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -22,11 +24,15 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
-from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from oncelog.protocol.topics import TopicPartition
-from oncelog.watch.readings import OPEN_STATES, Holder, WatchedGroup, WatchedTransaction
+from oncelog.watch.readings import Ends, WatchedGroup, WatchedTransaction
 
-LATEST = -1
+P = TypeVar("P")
 GROUPS_OFFSET_FETCH = range(8, 10)
 """The versions of OffsetFetch that take several groups, and name their topics."""
 
@@ -38,7 +44,8 @@ class Failed(NamedTuple):
     text: str
 
 
-def _failed(code: int) -> Failed:
+def failed(code: int) -> Failed:
+    """Return the error of a code."""
     known = ErrorCode.of(code)
     return Failed(known, f"{known.text.rstrip('.')} ({known.name})")
 
@@ -48,84 +55,167 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[
         yield topic, [index for _, index in found]
 
 
+Committed = dict[str, dict[TopicPartition, int] | Failed]
+"""Group -> its committed offsets."""
+
+
+class Offsets(NamedTuple):
+    """The offsets of a partition, in their order."""
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    log_end: int
+
+
 async def ends(
-    cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition], isolation_level: int
+    cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Ends | Failed]:
+    """Return the ends of partitions that `node` leads."""
+    mine = list(partitions)
+    # The LSOs last: so records that arrive meanwhile do not look uncommitted.
+    high = await _offsets(cluster, node, mine, LATEST)
+    stable = await _offsets(cluster, node, mine, LATEST, isolation_level=1)
+    return _together(Ends, high, stable)
+
+
+async def offsets(
+    cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Offsets | Failed]:
+    """Return the offsets of partitions that `node` leads."""
+    mine = list(partitions)
+    # One after the other, because they only grow: what is larger is asked for later.
+    first = await _offsets(cluster, node, mine, EARLIEST)
+    stable = await _offsets(cluster, node, mine, LATEST, isolation_level=1)
+    high = await _offsets(cluster, node, mine, LATEST)
+    return _together(Offsets, first, stable, high, await _offsets(cluster, node, mine, LATEST, replica_id=DEBUGGING))
+
+
+def _together(
+    make: Callable[..., P], *answers: Mapping[TopicPartition, int | Failed]
+) -> dict[TopicPartition, P | Failed]:
+    """Return for each partition its numbers in all answers, or the first error."""
+    found: dict[TopicPartition, P | Failed] = {}
+    for tp in answers[0]:
+        numbers = [answer[tp] for answer in answers if tp in answer]
+        wrong = [each for each in numbers if isinstance(each, Failed)]
+        if wrong:
+            found[tp] = wrong[0]
+        elif len(numbers) == len(answers):
+            found[tp] = make(*numbers)
+    return found
+
+
+async def _offsets(
+    cluster: ClusterClient,
+    node: int,
+    partitions: list[TopicPartition],
+    timestamp: int,
+    *,
+    isolation_level: int = 0,
+    replica_id: int = -1,
 ) -> dict[TopicPartition, int | Failed]:
-    """Return the end of partitions that `node` leads: the high watermark, with isolation level 1 the LSO."""
     topics = [
         ListOffsetsTopic(
-            name=topic, partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in indexes]
+            name=topic,
+            partitions=[ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in indexes],
         )
         for topic, indexes in _by_topic(partitions)
     ]
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
+    request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
     response = await ask_once(cluster, node, request)
     return {
-        (topic.name, item.partition_index): _failed(item.error_code) if item.error_code else item.offset
+        (topic.name, item.partition_index): failed(item.error_code) if item.error_code else item.offset
         for topic in response.topics
         for item in topic.partitions
     }
 
 
-async def sizes(cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the bytes of the replicas on `node`. Replicas in an offline directory are omitted."""
-    topics = [DescribableLogDirTopic(topic=topic, partitions=indexes) for topic, indexes in _by_topic(partitions)]
+class Directory(NamedTuple):
+    """A log directory of a broker: whether it is online, and the bytes of the replicas in it."""
+
+    online: bool
+    sizes: dict[TopicPartition, int]
+
+
+async def directories(
+    cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition] | None = None
+) -> list[Directory]:
+    """Return the log directories of `node` with the replicas of `partitions` (default: all) in them."""
+    topics = None
+    if partitions is not None:
+        topics = [DescribableLogDirTopic(topic=topic, partitions=indexes) for topic, indexes in _by_topic(partitions)]
     response = await ask_once(cluster, node, DescribeLogDirsRequest(topics=topics), "sizes")  # a disk may hang
     if response.error_code:
         raise errors.error_for(response.error_code, f"log directories: {ErrorCode.of(response.error_code).text}")
-    return {
-        (topic.name, item.partition_index): item.partition_size
+    return [
+        Directory(
+            not result.error_code,
+            {
+                (topic.name, item.partition_index): item.partition_size
+                for topic in result.topics
+                for item in topic.partitions
+                if not item.is_future_key
+            },
+        )
         for result in response.results
-        if not result.error_code
-        for topic in result.topics
-        for item in topic.partitions
-        if not item.is_future_key
-    }
+    ]
 
 
-async def holders(
-    cluster: ClusterClient, node: int, stable_offsets: Mapping[TopicPartition, int]
-) -> tuple[dict[TopicPartition, Holder], dict[TopicPartition, Failed]]:
-    """Return the producers whose transactions begin at the last stable offsets, and the partitions with an error."""
-    topics = [TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in _by_topic(stable_offsets)]
+async def sizes(cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the bytes of the replicas on `node`. Replicas in an offline directory are omitted."""
+    found = await directories(cluster, node, partitions)
+    return {tp: size for each in found if each.online for tp, size in each.sizes.items()}
+
+
+async def producers(
+    cluster: ClusterClient, node: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[ProducerInfo] | Failed]:
+    """Return the producers of partitions that `node` leads, in the order of their ids."""
+    topics = [TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in _by_topic(partitions)]
     response = await ask_once(cluster, node, DescribeProducersRequest(topics=topics))
-    found: dict[TopicPartition, Holder] = {}
-    failed: dict[TopicPartition, Failed] = {}
-    for topic in response.topics:
-        for item in topic.partitions:
-            tp = (topic.name, item.partition_index)
-            if item.error_code:
-                failed[tp] = _failed(item.error_code)
-                continue
-            for each in item.active_producers:
-                if each.current_txn_start_offset == stable_offsets.get(tp):
-                    found[tp] = Holder(each.producer_id, each.producer_epoch, each.last_timestamp)
-    return found, failed
+    return {
+        (topic.name, item.partition_index): failed(item.error_code)
+        if item.error_code
+        else sorted(map(producer_info, item.active_producers))
+        for topic in response.topics
+        for item in topic.partitions
+    }
 
 
 async def groups(cluster: ClusterClient, node: int) -> list[WatchedGroup]:
     """Return the groups that `node` coordinates."""
     response = await ask_once(cluster, node, ListGroupsRequest())
     raise_for_error(response, f"groups of broker {node}")
-    return [WatchedGroup(item.group_id, item.group_type.title(), item.group_state, node) for item in response.groups]
+    return [
+        WatchedGroup(item.group_id, item.group_type.title(), item.group_state, node, item.protocol_type)
+        for item in response.groups
+    ]
 
 
-def _fetch_of(group_ids: list[str]) -> ByVersion:
+def _fetch_of(group_ids: list[str], partitions: Iterable[TopicPartition] | None) -> ByVersion:
+    topics = None
+    if partitions is not None:
+        topics = [OffsetFetchRequestTopics(name=name, partition_indexes=some) for name, some in _by_topic(partitions)]
+
     def make(version: int) -> OffsetFetchRequest:
         if version not in GROUPS_OFFSET_FETCH:
             raise errors.UnsupportedError("the broker does not take several groups in one OffsetFetch (KIP-709)")
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in group_ids])
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=topics) for name in group_ids])
 
     return ByVersion(OffsetFetchRequest, make, GROUPS_OFFSET_FETCH[-1])
 
 
 async def committed(
-    cluster: ClusterClient, node: int, group_ids: list[str]
-) -> dict[str, dict[TopicPartition, int] | Failed]:
-    """Return the committed offsets of groups that `node` coordinates. Omit partitions without an offset."""
-    response = await ask_once(cluster, node, _fetch_of(group_ids))
+    cluster: ClusterClient, node: int, group_ids: list[str], partitions: Iterable[TopicPartition] | None = None
+) -> Committed:
+    """Return the committed offsets of groups that `node` coordinates, in `partitions` (default: all).
+
+    Partitions without an offset are omitted.
+    """
+    response = await ask_once(cluster, node, _fetch_of(group_ids, partitions))
     return {
-        group.group_id: _failed(group.error_code)
+        group.group_id: failed(group.error_code)
         if group.error_code
         else {
             (topic.name, item.partition_index): item.committed_offset
@@ -137,9 +227,12 @@ async def committed(
     }
 
 
-async def transactions(cluster: ClusterClient, node: int) -> list[WatchedTransaction]:
-    """Return the open transactions that `node` coordinates, not yet described."""
-    response = await ask_once(cluster, node, ListTransactionsRequest(state_filters=list(OPEN_STATES)))
+async def transactions(
+    cluster: ClusterClient, node: int, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+) -> list[WatchedTransaction]:
+    """Return the transactions that `node` coordinates, not yet described. Each argument is a filter."""
+    request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
+    response = await ask_once(cluster, node, request)
     raise_for_error(response, f"transactions of broker {node}")
     return [
         WatchedTransaction(item.transactional_id, item.transaction_state, item.producer_id, node)
@@ -153,7 +246,7 @@ async def described(
     """Return transactions with their begin, timeout and partitions."""
     response = await ask_once(cluster, node, DescribeTransactionsRequest(transactional_ids=transactional_ids))
     return {
-        item.transactional_id: _failed(item.error_code)
+        item.transactional_id: failed(item.error_code)
         if item.error_code
         else WatchedTransaction(
             item.transactional_id,

@@ -10,6 +10,7 @@ from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from oncelog.client.discovery.topology import Topic
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch.readings import (
+    Ends,
     GroupReadings,
     Lag,
     PartitionReading,
@@ -171,14 +172,14 @@ def topic_rows(picture: Picture, hanging_after_ms: int = MAX_TRANSACTION_TIMEOUT
 # -- groups -------------------------------------------------------------------------------------------------------
 
 
-def lag_of(committed: Mapping[TopicPartition, int], partitions: Mapping[TopicPartition, PartitionReadings]) -> Lag:
+def lag_of(committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, Ends | PartitionReading]) -> Lag:
     """Return the lag of committed offsets.
 
     The ends may be older than the offsets: then a lag below 0 counts as 0.
     """
-    known = [(offset, partitions[tp].newest) for tp, offset in committed.items() if tp in partitions]
+    known = [(offset, ends[tp]) for tp, offset in committed.items() if tp in ends]
     uncounted = len(committed) - len(known)
-    if committed and not known:
+    if not known:
         return Lag(None, None, uncounted)
     return Lag(
         sum(max(0, end.last_stable_offset - offset) for offset, end in known),
@@ -268,7 +269,7 @@ def _uncoordinated(
     known = {item.producer_id: item for item in picture.transactions}
     for producer_id, mine in held.items():
         listed = known.get(producer_id)
-        alone = [tp for tp in mine if not _will_end(listed, tp)]
+        alone = [tp for tp in mine if not will_end(listed, tp)]
         if not alone:
             continue
         written = max(picture.holders[tp].last_timestamp for tp in alone)
@@ -287,7 +288,7 @@ def _uncoordinated(
         )
 
 
-def _will_end(listed: WatchedTransaction | None, tp: TopicPartition) -> bool:
+def will_end(listed: WatchedTransaction | None, tp: TopicPartition) -> bool:
     """Return whether a coordinator lists the transaction. If it was described, it must have the partition."""
     return listed is not None and (listed.partitions is None or tp in listed.partitions)
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.watch.document import coverage, document
 from oncelog.watch.readings import (
+    Ends,
     GroupReading,
     GroupReadings,
     Holder,
@@ -147,12 +148,12 @@ def test_transactions_are_sorted_by_age() -> None:
 
 
 def test_lag_counts_to_the_last_stable_offset() -> None:
-    partitions = {("t", 0): read(None, 1.0, 10, stable=6), ("t", 1): read(None, 1.0, 5)}
+    partitions = {("t", 0): Ends(10, 6), ("t", 1): Ends(5, 5)}
     assert lag_of({("t", 0): 4, ("t", 1): 5}, partitions) == Lag(2, 6, 0)
     assert lag_of({("t", 0): 8}, partitions) == Lag(0, 2, 0), "a group with read_uncommitted is ahead of the LSO"
     assert lag_of({("t", 0): 4, ("gone", 0): 1}, partitions) == Lag(2, 6, 1)
     assert lag_of({("gone", 0): 1}, partitions) == Lag(None, None, 1)
-    assert lag_of({}, partitions) == Lag(0, 0, 0)
+    assert lag_of({}, partitions) == Lag(None, None, 0)
 
 
 def test_groups_are_sorted_by_lag() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from oncelog import errors
 from oncelog.client.discovery.topology import Topic
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
+from oncelog.watch import requests
 from oncelog.watch.rows import replica_counts
 
 BROKERS = (
@@ -96,16 +96,16 @@ def _problems(topics: dict[str, Topic]) -> list[Row]:
     return found
 
 
-async def _disks(view: View) -> dict[int, tuple[int | None, str | None]]:
-    """Return the bytes on each broker, and a text about its log directories. Empty without the permission."""
-    found: dict[int, tuple[int | None, str | None]] = {}
-    try:
-        directories = await view.admin.describe_log_dirs()
-    except errors.KafkaError:  # the column is empty: not authorized, or a broker is down
-        directories = []
-    for broker in {item.broker for item in directories}:
-        mine = [item for item in directories if item.broker == broker]
-        size = sum(replica.size_bytes for item in mine for replica in item.replicas.values())
-        offline = sum(not item.online for item in mine)
-        found[broker] = size, f"{offline} of {len(mine)} offline" if offline else f"{len(mine)} online"
-    return found
+async def _disks(view: View) -> dict[int, tuple[int, str]]:
+    """Return the bytes on each broker that answers, and a text about its log directories."""
+    nodes = await view.admin.cluster.brokers()
+    found = await view.asker.each("log directories", nodes, requests.directories, alone=True)
+    return {
+        node: (
+            sum(size for each in mine for size in each.sizes.values()),
+            f"{offline} of {len(mine)} offline"
+            if (offline := sum(not each.online for each in mine))
+            else f"{len(mine)} online",
+        )
+        for node, mine in found.items()
+    }

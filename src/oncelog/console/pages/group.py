@@ -13,8 +13,9 @@ from oncelog.console import lag_chart
 from oncelog.console.formats import address
 from oncelog.console.guard import RefusedError
 from oncelog.console.model import Actor, Page, View
-from oncelog.console.pages.groups import ends
+from oncelog.console.pages.groups import ends_of
 from oncelog.console.tables import Column, Row, Table
+from oncelog.watch.rows import lag_of
 
 MEMBERS = (
     Column("member_id", "Member", "id"),
@@ -52,27 +53,28 @@ async def load(view: View) -> Page:
     owners = {at: member for member in found.members for at in member.assignment or ()}
     committed = await view.admin.committed(name, require_stable=False)
     wanted = {*committed, *owners}
-    stable, high = await ends(view, wanted)
+    ends = await ends_of(view, await view.leaders(wanted))
     rows: list[Row] = []
     for at in sorted(wanted):
-        position = committed.get(at)
+        position, end = committed.get(at), ends.get(at)
         rows.append(
             {
                 "topic": at[0],
                 "partition": at[1],
                 "committed": None if position is None else int(position),
-                "lso": stable.get(at),
-                "hw": high.get(at),
-                "lag_lso": max(0, stable[at] - position) if position is not None and at in stable else None,
-                "lag_hw": max(0, high[at] - position) if position is not None and at in high else None,
+                "lso": end and end.last_stable_offset,
+                "hw": end and end.high_watermark,
+                "lag_lso": max(0, end.last_stable_offset - position) if position is not None and end else None,
+                "lag_hw": max(0, end.high_watermark - position) if position is not None and end else None,
                 "client_id": owners[at].client_id if at in owners else None,
                 "metadata": None if position is None else position.metadata or None,
                 "_partition": address("topics", *at),
             }
         )
     history: deque[tuple[int, int, int]] = view.memory.setdefault("lags", deque(maxlen=HISTORY))
-    lags = [sum(row[key] or 0 for row in rows) for key in ("lag_lso", "lag_hw")]
-    history.append((view.now_ms, lags[0], lags[1]))
+    lag = lag_of(committed, ends)
+    if lag.stable is not None and lag.high_watermark is not None and not lag.uncounted:
+        history.append((view.now_ms, lag.stable, lag.high_watermark))
     members = Table("members", "Members", MEMBERS, view.query, main=False, empty="The group has no members.").fill(
         {
             "member_id": member.member_id,
@@ -93,8 +95,9 @@ async def load(view: View) -> Page:
         "type": found.type,
         "protocol": found.protocol,
         "coordinator": found.coordinator,
-        "lag_lso": lags[0],
-        "lag_hw": lags[1],
+        "lag_lso": lag.stable,
+        "lag_hw": lag.high_watermark,
+        "uncounted": lag.uncounted,
     }
     figures = {"lag": lag_chart.draw(list(history))}
     extra = {"may_reset": found.state in INACTIVE and bool(committed)}

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client.admin.topics import PartitionInfo
-from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
-from oncelog.client.requests.offsets import fetch_committed
+from oncelog.client.admin.transactions import ProducerInfo
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.console.formats import address, crumbs_to, duration
 from oncelog.console.log_reader import LogReader
 from oncelog.console.log_spans import Span, spans
 from oncelog.console.model import Page, View
 from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview, shorten
-from oncelog.console.pages import producers
-from oncelog.console.pages.groups import WITH_OFFSETS
+from oncelog.console.pages import groups, producers
 from oncelog.console.pages.transactions import is_old
 from oncelog.console.tables import Column, Row, Table
+from oncelog.protocol.topics import TopicPartition
+from oncelog.watch import requests
+from oncelog.watch.asking import transactions_of
+from oncelog.watch.readings import WITHOUT_OFFSETS
+from oncelog.watch.rows import will_end
 
 WINDOWS = (25, 100, 400, 1600, 6400, 25600)
 GROUPS_AT_MOST = 100
@@ -79,7 +84,7 @@ async def load(view: View) -> Page:
     reader: LogReader = view.memory.setdefault("reader", LogReader())
     seen, positions, complete = await asyncio.gather(
         producers.visible(view, topic, number),
-        _positions(view, topic, number, info),
+        _positions(view, (topic, number), info),
         reader.read(admin.cluster, (topic, number), info, shown.begin, shown.end),
     )
     holders = await _holders(view, topic, number, [each for each in seen if each.transaction_start >= 0])
@@ -151,22 +156,17 @@ async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]
     """Return the open transactions of the partition, the oldest first, with what their coordinators know."""
     if not some:
         return []
-    known: dict[int, TransactionInfo] = {}
-    answered = True
-    try:
-        found = await view.admin.coordinated_transactions([each.producer_id for each in some])
-        known = {each.producer_id: each for each in found}
-    except (errors.AuthorizationError, errors.UnsupportedError):
-        answered = False  # the names stay unknown
+    nodes = await view.admin.cluster.brokers()
+    known, answered = await transactions_of(view.asker, nodes, [each.producer_id for each in some])
     rows = []
     for each in sorted(some, key=lambda each: each.transaction_start):
         transaction = known.get(each.producer_id)
-        listed = transaction is not None and (topic, number) in transaction.partitions
+        listed = will_end(transaction, (topic, number))
         hanging = answered and not listed and is_old(each, view.now_ms)
         state = "hanging" if hanging else "unknown"
         if transaction is not None and listed:
             state = transaction.state
-        begun = transaction.start_time if transaction is not None and transaction.start_time >= 0 else None
+        begun = None if transaction is None else transaction.started_ms
         rows.append(
             {
                 "transactional_id": None if transaction is None else transaction.transactional_id,
@@ -197,46 +197,41 @@ def _bracket(row: Row) -> Bracket:
     return Bracket(row["first_offset"], words, row["address"], row["hanging"])
 
 
-async def _positions(view: View, topic: str, number: int, info: PartitionInfo) -> list[Row]:
-    """Return the groups with an offset of this partition. The list of groups is asked for now and then.
+async def _positions(view: View, at: TopicPartition, info: PartitionInfo) -> list[Row]:
+    """Return the groups with an offset of this partition. Which groups those are is asked for now and then.
 
     Of more than `GROUPS_AT_MOST` groups, only so many are asked.
     """
-    admin, memory = view.admin, view.memory
-    at = (topic, number)
-    try:
-        if view.now_ms - memory.get("groups_at", 0) >= GROUPS_EVERY_MS:
-            listed = [each.group_id for each in await admin.list_groups() if each.type in WITH_OFFSETS]
-            memory["left_out"] = max(0, len(listed) - GROUPS_AT_MOST)
-            memory["groups_at"] = view.now_ms
-            asked = listed[:GROUPS_AT_MOST]
-        else:
-            asked = memory.get("groups", [])
-        found: dict[str, int] = {}
-        for begin in range(0, len(asked), 10):
-            some = asked[begin : begin + 10]
-            answers = await asyncio.gather(
-                *(fetch_committed(admin.cluster, each, [at], require_stable=False) for each in some),
-                return_exceptions=True,
-            )
-            for group, answer in zip(some, answers, strict=True):
-                if isinstance(answer, errors.KafkaError):  # not authorized, or its coordinator moves
-                    memory["left_out"] += 1
-                elif isinstance(answer, BaseException):
-                    raise answer
-                elif at in answer:
-                    found[group] = answer[at]
-    except (errors.AuthorizationError, errors.UnsupportedError):
-        return []
-    memory["groups"] = list(found)[:POSITIONS_AT_MOST]
-    memory["left_out"] += max(0, len(found) - POSITIONS_AT_MOST)
+
+    async def find() -> tuple[dict[str, int], int]:
+        """Return group -> coordinator of those with an offset here, and the number of groups that may have one, too."""
+        listed = [each for each in await groups.listed(view) if each.type not in WITHOUT_OFFSETS]
+        some = {each.group_id: each.coordinator for each in listed[:GROUPS_AT_MOST]}
+        answered = await _committed(view, some, at)
+        mine = [name for name, offset in answered.items() if offset is not None]
+        shown = mine[:POSITIONS_AT_MOST]
+        return {name: some[name] for name in shown}, len(listed) - len(answered) + len(mine) - len(shown)
+
+    places, left_out = await view.every(GROUPS_EVERY_MS, "groups", find)
+    view.memory["left_out"] = left_out
     return [
         {
             "group": group,
-            "committed": int(offset),
+            "committed": offset,
             "lag_lso": max(0, info.last_stable_offset - offset),
             "lag_hw": max(0, info.high_watermark - offset),
             "_group": address("group", id=group),
         }
-        for group, offset in list(found.items())[:POSITIONS_AT_MOST]
+        for group, offset in (await _committed(view, places, at)).items()
+        if offset is not None
     ]
+
+
+async def _committed(view: View, coordinators: Mapping[str, int], at: TopicPartition) -> dict[str, int | None]:
+    """Return the committed offsets of groups (group -> node id of its coordinator) in a partition."""
+
+    async def ask(cluster: ClusterClient, node: int, some: list[str]) -> requests.Committed:
+        return await requests.committed(cluster, node, some, [at])
+
+    answers = await view.asker.by_node("offsets of groups", coordinators, ask)
+    return {name: found.get(at) for name, found in view.asker.known("offsets of groups", answers).items()}

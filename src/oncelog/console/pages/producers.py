@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from oncelog import errors
-from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo, TransactionInfo
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo
 from oncelog.console.formats import address, crumbs_to
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
+from oncelog.watch import requests
+from oncelog.watch.asking import transactions_of
+from oncelog.watch.rows import will_end
 
 OF_A_PARTITION = (
     Column("producer_id", "Producer", "id"),
@@ -65,29 +66,23 @@ async def load_all(view: View) -> Page:
     topics = await view.admin.cluster.topics()
     wanted = view.query.get("topic", "")
     places = [
-        (name, index)
+        ((name, index), each.leader)
         for name, topic in sorted(topics.items())
         for index, each in sorted(topic.partitions.items())
         if each.leader >= 0 and wanted in ("", name)
     ]
-    asked = places[:PARTITIONS_AT_MOST]
-    answers = await asyncio.gather(*(view.admin.describe_producers(*at) for at in asked), return_exceptions=True)
+    asked = dict(places[:PARTITIONS_AT_MOST])
+    answers = await view.asker.by_node("producers", asked, requests.producers)
     rows: list[Row] = []
-    unread = len(places) - len(asked)
-    for at, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, errors.KafkaError):
-            unread += 1
-            continue
-        if isinstance(answer, BaseException):
-            raise answer
+    for at, some in sorted(view.asker.known("producers", answers).items()):
         place = {"topic": at[0], "partition": at[1], "_partition": address("topics", *at, "producers")}
-        rows += [{**place, **_row(each, view.now_ms)} for each in answer]
+        rows += [{**place, **_row(each, view.now_ms)} for each in some]
     links = {"topic": "_partition", "transactional_id": "_transaction"}
     table = Table("producers", "Producers", EVERYWHERE, view.query, links=links)
     table.empty = "No idempotent producer has written lately."
     table.choose(rows)
     await _add_coordinators(view, table.rows, None)
-    facts = {"topic": wanted, "unread_partitions": unread}
+    facts = {"topic": wanted, "not_asked": len(places) - len(asked)}
     return Page("Producers", "producers.html", facts, [table.arrange()], extra={"topics": sorted(topics)[:1000]})
 
 
@@ -114,21 +109,17 @@ def _row(each: ProducerInfo, now_ms: int) -> Row:
 
 
 async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | None) -> None:
-    """Add what the coordinators know of the producers in these rows. Without the permission, add nothing."""
-    known: dict[int, TransactionInfo] = {}
-    try:
-        found = await view.admin.coordinated_transactions({row["producer_id"] for row in rows})
-        known = {each.producer_id: each for each in found}
-    except (errors.AuthorizationError, errors.UnsupportedError):
-        return
+    """Add what the coordinators know of the producers in these rows."""
+    nodes = await view.admin.cluster.brokers()
+    known, _ = await transactions_of(view.asker, nodes, [row["producer_id"] for row in rows])
     for row in rows:
         info = known.get(row["producer_id"])
-        place = at or (row.get("topic"), row.get("partition"))
+        place = at or (row["topic"], row["partition"])
         begun = row["first_offset"] is not None
         if info is not None:
             row |= {"transactional_id": info.transactional_id, "state": info.state}
             row["_transaction"] = address("transaction", id=info.transactional_id)
-        listed = info is not None and place in info.partitions
+        listed = will_end(info, place)
         if begun:  # otherwise, it may have ended since the partition was asked, or the client may not describe it
             old = (row["idle_ms"] or 0) >= MAX_TRANSACTION_TIMEOUT_MS
             row["agrees"] = "both open" if listed else "hanging" if old else "unknown"

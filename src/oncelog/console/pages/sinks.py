@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from oncelog import errors
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import FINISHED
+from oncelog.watch import requests
 
 SINKS = (
     Column("prefix", "Sink", "id", "Its option transactionalIdPrefix"),
@@ -41,15 +41,15 @@ async def load(view: View) -> Page:
     from oncelog.spark.commit.names import decision_topic, prefix_of
 
     topics = await view.admin.cluster.topics()
-    unanswered: dict[int, errors.RetriableError] = {}
-    listed = await view.admin.list_transactions(unanswered=unanswered)
+    nodes = await view.admin.cluster.brokers()
+    listed = await view.asker.each("transactions", nodes, requests.transactions)
     ending = decision_topic("")
     found: dict[str, Row] = {}
     for name in topics:
         if name.endswith(ending) and name != ending:
             prefix = name.removesuffix(ending)
             found[prefix] = {"prefix": prefix, "decision_topic": name, "open": 0, "ids": 0}
-    for each in listed:
+    for each in (each for some in listed.values() for each in some):
         owner = prefix_of(each.transactional_id)
         if owner is not None:
             row = found.setdefault(owner, {"prefix": owner, "decision_topic": None, "open": 0, "ids": 0})
@@ -65,8 +65,7 @@ async def load(view: View) -> Page:
         }
         for prefix, row in sorted(found.items())
     )
-    facts = {"unanswered": {node: error.message for node, error in unanswered.items()}}
-    return Page("Spark sinks", "sinks.html", facts, [table])
+    return Page("Spark sinks", "sinks.html", tables=[table])
 
 
 async def load_one(view: View) -> Page:

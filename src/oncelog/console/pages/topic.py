@@ -10,6 +10,7 @@ from oncelog.console.model import Page, View
 from oncelog.console.pages import settings
 from oncelog.console.pages.topics import replica_sizes
 from oncelog.console.tables import Column, Row, Table
+from oncelog.watch import requests
 
 PARTITIONS = (
     Column("partition", "Partition", "number"),
@@ -49,25 +50,20 @@ async def load(view: View) -> Page:
         }
         for index, each in sorted(topic.partitions.items())
     )
-    numbers = [row["partition"] for row in shown]
-    (info,), sizes, found = await asyncio.gather(
-        admin.describe_topics(name, partitions=numbers),
-        replica_sizes(view, [(name, number) for number in numbers]),
+    leaders = {(name, row["partition"]): topic.partitions[row["partition"]].leader for row in shown}
+    sizes, found, offsets = await asyncio.gather(
+        replica_sizes(view, list(leaders)),
         view.every(SETTINGS_EVERY_MS, "settings", lambda: _settings(view, name)),
+        view.asker.by_node("offsets", leaders, requests.offsets),
     )
-    offsets = {each.partition: each for each in info.partitions}
+    known = view.asker.known("offsets", offsets)
     for row in shown:
-        item = offsets.get(row["partition"])
-        known = None if item is None or item.leader < 0 else item
-        row |= {
-            "start": known and known.log_start_offset,
-            "lso": known and known.last_stable_offset,
-            "hw": known and known.high_watermark,
-            "leo": known and known.log_end_offset,
-            "held_back": known and known.high_watermark - known.last_stable_offset,
-            "size": sizes.get((name, row["partition"])),
-        }
-    facts = {"topic": name, "topic_id": str(info.topic_id), "internal": info.internal}
+        at = name, row["partition"]
+        row["size"] = sizes.get(at)
+        if at in known:
+            start, lso, hw, leo = known[at]
+            row |= {"start": start, "lso": lso, "hw": hw, "leo": leo, "held_back": hw - lso}
+    facts = {"topic": name, "topic_id": str(topic.topic_id), "internal": topic.internal}
     changed = Table(
         "settings", "Settings", SETTINGS, view.query, main=False, empty="The settings cannot be read."
     ).fill(found)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from oncelog import errors
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Table
 from oncelog.protocol.topics import TopicPartition
+from oncelog.watch import requests
 
 COLUMNS = (
     Column("name", "Topic", "id"),
@@ -51,20 +52,20 @@ SIZES_EVERY_MS = 3_000
 
 
 async def replica_sizes(view: View, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the bytes of all replicas of each partition. Empty if the client is not authorized to know.
+    """Return the bytes of the replicas of each partition on the brokers that answer.
 
-    Ask the brokers at most every `SIZES_EVERY_MS`.
+    They are asked at most every `SIZES_EVERY_MS`.
     """
 
+    async def ask(cluster: ClusterClient, node: int) -> dict[TopicPartition, int]:
+        return await requests.sizes(cluster, node, wanted)
+
     async def load() -> dict[TopicPartition, int]:
+        nodes = await view.admin.cluster.brokers() if wanted else ()
         found: dict[TopicPartition, int] = {}
-        try:
-            directories = await view.admin.describe_log_dirs(partitions=wanted) if wanted else []
-        except errors.KafkaError:  # the column is empty: not authorized, or a broker is down
-            directories = []
-        for directory in directories:
-            for where, replica in directory.replicas.items():
-                found[where] = found.get(where, 0) + replica.size_bytes
+        for of_node in (await view.asker.each("sizes", nodes, ask, alone=True)).values():
+            for at, size in of_node.items():
+                found[at] = found.get(at, 0) + size
         return found
 
     return await view.every(SIZES_EVERY_MS, "sizes", load, wanted)

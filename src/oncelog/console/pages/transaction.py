@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from oncelog import errors
 from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
 from oncelog.console.formats import address, crumbs_to
 from oncelog.console.guard import RefusedError
 from oncelog.console.model import Actor, Page, View
+from oncelog.console.pages.groups import ends_of
 from oncelog.console.pages.transactions import HANGING_MINUTES, details, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import ONGOING
-from oncelog.protocol.topics import TopicPartition
+from oncelog.watch import requests
+from oncelog.watch.readings import watched
 
 if TYPE_CHECKING:
     from oncelog.aio import Admin
@@ -41,44 +41,38 @@ async def load(view: View) -> Page:
         "partitions", "Partitions of the open transaction", PARTITIONS, view.query, links={"topic": "_partition"}
     )
     table.empty = "It has no partition whose marker is missing."
-    table.fill(await _partitions(view.admin, info))
+    table.fill(await _partitions(view, info))
     facts = {
         "transactional_id": name,
         "producer_id": info.producer_id,
         "coordinator": info.coordinator,
         "begun_ms": info.start_time if info.start_time >= 0 else None,
-        **details(info, view.now_ms),
+        **details(watched(info), view.now_ms),
     }
     extra = {"open": info.state == ONGOING, "end": address("transaction", "end", id=name)}
     return Page(name or "(empty id)", "transaction.html", facts, [table], extra=extra, crumbs=CRUMBS)
 
 
-async def _partitions(admin: Admin, info: TransactionInfo) -> list[Row]:
-    some = info.partitions[:PARTITIONS_AT_MOST]
-    rows = await asyncio.gather(*(_partition(admin, at, info.producer_id) for at in some))
-    return [*rows, *({"topic": topic, "partition": number} for topic, number in info.partitions[PARTITIONS_AT_MOST:])]
-
-
-async def _partition(admin: Admin, at: TopicPartition, producer_id: int) -> Row:
-    """Return what the partition's leader knows of the transaction. Without the permission, only the partition."""
-    topic, number = at
-    row: Row = {"topic": topic, "partition": number, "_partition": address("topics", topic, number)}
-    try:
-        producers = await admin.describe_producers(topic, number)
-        [known] = await admin.describe_topics(topic, partitions=[number])
-    except (errors.AuthorizationError, errors.UnknownTopicError, errors.UnsupportedError):
-        return row
-    mine = next((each for each in producers if each.producer_id == producer_id), None)
-    info = known.partitions[0]
-    begun = mine is not None and mine.transaction_start >= 0
-    row |= {
-        "first_offset": mine.transaction_start if mine is not None and begun else None,
-        "last_stable_offset": info.last_stable_offset,
-        "high_watermark": info.high_watermark,
-        "blocked": max(0, info.high_watermark - info.last_stable_offset) if begun else 0,
-        "last_sequence": None if mine is None else mine.last_sequence,
-    }
-    return row
+async def _partitions(view: View, info: TransactionInfo) -> list[Row]:
+    """Return what the leaders of the partitions know of the transaction. Those that do not tell have only a name."""
+    asker = view.asker
+    leaders = await view.leaders(info.partitions[:PARTITIONS_AT_MOST])
+    ends = await ends_of(view, leaders)
+    producers = asker.known("producers", await asker.by_node("producers", leaders, requests.producers))
+    rows: list[Row] = []
+    for at in info.partitions:
+        row: Row = {"topic": at[0], "partition": at[1], "_partition": address("topics", *at)}
+        rows.append(row)
+        end, mine = ends.get(at), [each for each in producers.get(at, ()) if each.producer_id == info.producer_id]
+        if end is not None:
+            row |= {"last_stable_offset": end.last_stable_offset, "high_watermark": end.high_watermark}
+        for each in mine:
+            begun = each.transaction_start >= 0
+            row["last_sequence"] = each.last_sequence
+            row["first_offset"] = each.transaction_start if begun else None
+            if end is not None:
+                row["blocked"] = max(0, end.high_watermark - end.last_stable_offset) if begun else 0
+    return rows
 
 
 async def load_end(view: View) -> Page:

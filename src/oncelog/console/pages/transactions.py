@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from oncelog import errors
-from oncelog.client.admin.transactions import (
-    MAX_TRANSACTION_TIMEOUT_MS,
-    ProducerInfo,
-    TransactionInfo,
-    TransactionListing,
-)
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
-from oncelog.console.transaction_states import FINISHED, OPEN_STATES, Dot, draw
-from oncelog.protocol.errors import ErrorCode
+from oncelog.console.transaction_states import FINISHED, Dot, draw
+from oncelog.watch import requests
+from oncelog.watch.asking import texts, transactions_of
+from oncelog.watch.readings import OPEN_STATES, WatchedTransaction
+from oncelog.watch.rows import will_end
 
 COLUMNS = (
     Column("transactional_id", "Transactional id", "id"),
@@ -38,6 +33,7 @@ HANGING = (
 HANGING_MINUTES = MAX_TRANSACTION_TIMEOUT_MS // 60_000
 HANGING_EVERY_MS = 10_000
 HANGING_PARTITIONS = 10_000
+COMMAND = "`oncelog txn find-hanging` searches them"
 
 
 def is_old(producer: ProducerInfo, now_ms: int) -> bool:
@@ -47,52 +43,42 @@ def is_old(producer: ProducerInfo, now_ms: int) -> bool:
 
 async def load(view: View) -> Page:
     """Load the transactions of all coordinators. Details are asked only for the rows that are shown."""
-    unanswered: dict[int, errors.RetriableError] = {}
-    listed = await view.admin.list_transactions(unanswered=unanswered)
+    nodes = await view.admin.cluster.brokers()
+    answers = await view.asker.each("transactions", nodes, requests.transactions)
+    listed = [each for some in answers.values() for each in some]
     everything = view.flag("all")
     links = {"transactional_id": "_transaction"}
     empty = "No transaction is open." if not everything else "No producer has used a transactional id yet."
     table = Table("transactions", "Transactions", COLUMNS, view.query, links=links, empty=empty)
     ordered = sorted(listed, key=lambda each: (each.state in FINISHED, each.transactional_id))
     rows = table.choose(_row(each) for each in ordered if everything or each.state not in FINISHED)
-    infos = await asyncio.gather(*(_described(view, row["transactional_id"]) for row in rows))
-    for row, info in zip(rows, infos, strict=True):
-        if info is not None:
+    places = {row["transactional_id"]: row["coordinator"] for row in rows}
+    described = await view.asker.by_node("transactions", places, requests.described)
+    for row in rows:
+        info = described.get(row["transactional_id"])
+        if isinstance(info, WatchedTransaction):  # otherwise it has expired meanwhile, or the client may not see it
             row |= details(info, view.now_ms)
     minutes = view.number("minutes", HANGING_MINUTES, 0, 100_000)
-    hanging = await view.every(HANGING_EVERY_MS, "hanging", lambda: _hanging(view, minutes))
-    found = Table(
-        "hanging",
-        "Hanging transactions",
-        HANGING,
-        view.query,
-        links={"topic": "_partition"},
-        main=False,
-        empty="No transaction hangs.",
-    ).fill(hanging)
+    hanging, not_searched = await view.every(HANGING_EVERY_MS, "hanging", lambda: _hanging(view, minutes), minutes)
+    found = Table("hanging", "Hanging transactions", HANGING, view.query, links={"topic": "_partition"}, main=False)
+    found.empty = not_searched or "No transaction hangs."
     old = {row["transactional_id"] for row in rows if (row.get("age_ms") or 0) > (row.get("timeout_ms") or 2**63)}
     dots = [Dot(each.transactional_id, each.state, _target(each), each.transactional_id in old) for each in ordered]
     facts = {
         "open": sum(each.state in OPEN_STATES for each in listed),
         "finished": sum(each.state in FINISHED for each in listed),
         "hanging_minutes": minutes,
-        "unanswered": {node: error.message for node, error in unanswered.items()},
+        "not_searched": not_searched,
     }
-    return Page(
-        "Transactions",
-        "transactions.html",
-        facts,
-        [table.arrange(), found],
-        {"states": draw(dots)},
-        {"all": everything},
-    )
+    figures, extra = {"states": draw(dots)}, {"all": everything}
+    return Page("Transactions", "transactions.html", facts, [table.arrange(), found.fill(hanging)], figures, extra)
 
 
-def _target(each: TransactionListing) -> str:
+def _target(each: WatchedTransaction) -> str:
     return address("transaction", id=each.transactional_id)
 
 
-def _row(each: TransactionListing) -> Row:
+def _row(each: WatchedTransaction) -> Row:
     return {
         "transactional_id": each.transactional_id,
         "state": each.state,
@@ -106,47 +92,49 @@ def _row(each: TransactionListing) -> Row:
     }
 
 
-def details(info: TransactionInfo, now_ms: int) -> Row:
+def details(info: WatchedTransaction, now_ms: int) -> Row:
     """Return what the coordinator adds to a transaction of the list."""
-    begun = info.start_time >= 0 and info.state not in FINISHED  # Kafka keeps the time of the last transaction
+    begun = info.started_ms is not None and info.state not in FINISHED  # Kafka keeps the time of the last transaction
     return {
         "state": info.state,
-        "age_ms": max(0, now_ms - info.start_time) if begun else None,
+        "age_ms": max(0, now_ms - (info.started_ms or 0)) if begun else None,
         "timeout_ms": info.timeout_ms,
-        "pending": len(info.partitions),
+        "pending": len(info.partitions or ()),
         "producer_epoch": info.producer_epoch,
     }
 
 
-async def _described(view: View, transactional_id: str) -> TransactionInfo | None:
-    """Return a transaction, or None if its id has expired meanwhile, or the client may not see it."""
-    try:
-        return await view.admin.describe_transaction(transactional_id)
-    except errors.AuthorizationError:
-        return None
-    except errors.RequestError as error:
-        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            raise
-        return None
-
-
-async def _hanging(view: View, minutes: int) -> list[Row]:
-    """Return hanging transactions. All partitions are asked, so this is repeated only now and then."""
-    if sum(len(each.partitions) for each in view.admin.cluster.topology.topics.values()) > HANGING_PARTITIONS:
-        return []
-    try:
-        found = await view.admin.find_hanging_transactions(older_than_ms=minutes * 60_000)
-    except (errors.AuthorizationError, errors.UnsupportedError):
-        found = []
-    return [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "producer_id": each.producer.producer_id,
-            "producer_epoch": each.producer.producer_epoch,
-            "first_offset": each.producer.transaction_start,
-            "idle_ms": max(0, view.now_ms - each.producer.last_timestamp),
-            "_partition": address("topics", each.topic, each.partition, "abort", producer=each.producer.producer_id),
-        }
-        for each in found
+async def _hanging(view: View, minutes: int) -> tuple[list[Row], str]:
+    """Return hanging transactions, and why there may be more. All partitions are asked, so do it only now and then."""
+    topics = await view.admin.cluster.topics(internal=True)
+    places = {(name, index): each.leader for name, topic in topics.items() for index, each in topic.partitions.items()}
+    if len(places) > HANGING_PARTITIONS:
+        return [], f"Not searched, because there are more than {HANGING_PARTITIONS:,} partitions: {COMMAND}."
+    answers = await view.asker.by_node("producers", places, requests.producers)
+    producers = view.asker.known("producers", answers)
+    old = [
+        (at, each)
+        for at, some in sorted(producers.items())
+        for each in some
+        if each.transaction_start >= 0 and view.now_ms - each.last_timestamp >= minutes * 60_000
     ]
+    nodes = await view.admin.cluster.brokers()
+    known, complete = await transactions_of(view.asker, nodes, [each.producer_id for _, each in old])
+    unread = len(places) - len(producers)
+    if not complete:
+        return [], "Not searched: " + "; ".join(texts(view.asker.troubles))
+    why = "; ".join(texts(view.asker.troubles)) or "they have no leader"
+    rows = [
+        {
+            "topic": topic,
+            "partition": number,
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "first_offset": each.transaction_start,
+            "idle_ms": max(0, view.now_ms - each.last_timestamp),
+            "_partition": address("topics", topic, number, "abort", producer=each.producer_id),
+        }
+        for (topic, number), each in old
+        if not will_end(known.get(each.producer_id), (topic, number))
+    ]
+    return rows, f"{unread:,} of {len(places):,} partitions were not searched: {why}." if unread else ""
