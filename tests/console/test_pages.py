@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -218,10 +219,28 @@ def test_reset_of_a_group_shows_first_what_it_would_do(
     page = console.json(f"/group/reset?id={name}&to=shift&value=-5")
     assert [(row["committed"], row["target"]) for row in page["preview"]["rows"]] == [(8, 3)]
     assert admin.committed(name)[name, 0] == 8
-    assert "reads 5 offsets again" in console.get(f"/group/reset?id={name}&to=shift&value=-5").text
-    answer = console.post("/group/reset", {"id": name, "to": "shift", "value": "-5"})
-    assert answer.status == 303
+    question = console.get(f"/group/reset?id={name}&to=shift&value=-5")
+    assert "reads 5 offsets again" in question.text
+    [shown] = re.findall(r'name="shown" value="(\w+)"', question.body)
+    form = {"id": name, "to": "shift", "value": "-5", "shown": shown}
+    assert console.post("/group/reset", form).status == 303
     assert admin.committed(name)[name, 0] == 3
+    again = console.post("/group/reset", form)
+    assert (again.status, admin.committed(name)[name, 0]) == (409, 3), "the group has moved since the question"
+    assert "has committed offsets since" in again.text
+
+
+def test_reset_of_a_group_with_members_or_without_existence_is_explained(
+    console: ConsoleProcess, admin: Admin, server: Server, name: str
+) -> None:
+    admin.create_topics(name, partitions=1)
+    assert console.get(f"/group/reset?id={name}").status == 404
+    assert console.get(f"/transaction?id={name}").status == 404
+    with Consumer(server.bootstrap, group_id=name) as consumer:
+        consumer.subscribe([name])
+        consumer.poll(0.1)
+        consumer.commit({(name, 0): 0})
+        assert "stop them first" in console.get(f"/group/reset?id={name}").text
 
 
 def test_messages_by_offset_key_text_and_state(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
+from oncelog.testing import Broker
+from support.command_line import ONCELOG
 from support.consoles import ConsoleProcess
 from support.permissions import GuardedServer
 
@@ -21,3 +27,43 @@ def test_page_that_the_client_may_not_see_says_so(
     post = console.post("/topics/secret/produce", {"value": "x"})
     assert post.status == 403
     assert "AUTHORIZATION_FAILED" in post.text
+
+
+def test_rejected_login_ends_the_command(tmp_path: Path) -> None:
+    with Broker(secure=True) as broker:
+        options = {
+            name: re.sub('password="[^"]*"', 'password="wrong"', value) for name, value in broker.client_options.items()
+        }
+        settings = tmp_path / "client.properties"
+        settings.write_text("\n".join(f"{name}={value}" for name, value in options.items()))
+        command: list[str | Path] = [
+            ONCELOG,
+            "console",
+            "-b",
+            broker.bootstrap_servers,
+            "--port",
+            "0",
+            "--command-config",
+            settings,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Authentication failed" in done.stderr
+    assert done.stdout == ""
+
+
+def test_brokers_that_do_not_answer_are_reported_at_the_start(start_console: Callable[..., ConsoleProcess]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    console = start_console(f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in console.process.output()
+    assert "the console asks them again" in console.process.output()
+    assert console.get("/").status == 503
+
+
+def test_address_to_listen_on_is_checked_first() -> None:
+    command: list[str | Path] = [ONCELOG, "console", "-b", "127.0.0.1:1", "--host", "192.0.2.1", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "cannot listen on 192.0.2.1:0" in done.stderr
+    assert "token" not in done.stderr

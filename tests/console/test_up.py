@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
+import socket
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
+from support.command_line import ONCELOG
 from support.processes import children, gone, wait_until
 from support.servers import OncelogCluster
 
@@ -65,3 +71,31 @@ def test_console_ends_if_its_supervisor_is_killed(new_cluster: Callable[..., Onc
     all_children = children(cluster.process.pid)
     cluster.process.kill()
     wait_until(lambda: all(map(gone, all_children)), "the console has ended")
+
+
+def test_used_port_is_an_error_before_a_broker_starts(
+    new_cluster: Callable[..., OncelogCluster], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        command = [ONCELOG, "up", "--port", "0", "--data", tmp_path / "data", "--console-port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "choose another port" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_console_that_ends_is_started_again_at_its_address(new_cluster: Callable[..., OncelogCluster]) -> None:
+    cluster = new_cluster(arguments=("--console-port", "0"))
+    host = console_of(cluster)
+    victim = next(pid for pid in children(cluster.process.pid) if b"--parent-pid" in command_of(pid))
+    os.kill(victim, signal.SIGKILL)
+    cluster.process.wait_for(
+        lambda: "the console has ended with exit status -9" in cluster.process.output(), "the end is reported"
+    )
+    assert brokers_at(host) == 1
+
+
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -6,17 +6,27 @@ import asyncio
 import os
 import secrets
 import socket
+from typing import TYPE_CHECKING
 
 import click
 
+from oncelog import errors
 from oncelog.cli.client_settings import client_settings
 from oncelog.cli.common import connected
 from oncelog.cli.lazy import examples
-from oncelog.cli.up_console import require_console
+from oncelog.cli.log_format import note
+from oncelog.cli.up_console import listen, require_console
+from oncelog.protocol.addresses import bracketed
+
+if TYPE_CHECKING:
+    from oncelog.console.app import Console
 
 TOKEN_VARIABLE = "ONCELOG_CONSOLE_TOKEN"
 REQUEST_WAIT_MS, CALL_WAIT_MS = 3_000, 10_000
 """How long a page waits for a response of one broker, and for a call with its retries, which may ask another broker."""
+
+CONTACT_MS = 3_000
+"""How long the command waits for the brokers before it serves pages."""
 
 
 @click.command(epilog=examples("oncelog console", "oncelog console -b kafka:9092 --read-only --port 8081"))
@@ -37,9 +47,16 @@ REQUEST_WAIT_MS, CALL_WAIT_MS = 3_000, 10_000
     default=None,
     help="Whether the pages may change something. Default: they may if --host is this machine only.",
 )
+@click.option("--listener", type=int, hidden=True, help="The descriptor of a socket that listens, instead of --port.")
 @click.option("--parent-pid", type=int, hidden=True, help="Stop when this process, which ran the command, ends.")
 def console(
-    bootstrap: str, port: int, host: str, names: tuple[str, ...], read_only: bool | None, parent_pid: int | None
+    bootstrap: str,
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    read_only: bool | None,
+    listener: int | None,
+    parent_pid: int | None,
 ) -> None:
     """Show a cluster in a browser: topics, logs, transactions, producers and groups. Works with Apache Kafka, too.
 
@@ -50,31 +67,42 @@ def console(
     require_console()
     from oncelog.console.app import Console
     from oncelog.console.guard import Guard, is_loopback
-    from oncelog.console.server import listen, serve
+    from oncelog.console.server import serve
 
     local = is_loopback(host)
     settings = {"request.timeout.ms": REQUEST_WAIT_MS, **client_settings(), "client.id": "oncelog-console"}
     # Whoever reaches the console acts with its login, so other users of this machine must not reach it.
     logs_in = any(name.startswith(("sasl.", "ssl.key")) for name in settings)
+    listening = listen(host, port) if listener is None else socket.socket(fileno=listener)
     token = None if local and not logs_in else _token()
     own = {host.lower()} if local else {host.lower(), socket.gethostname().lower()}
     guard = Guard(frozenset({*own, *(name.lower() for name in names)}), token)
-    try:
-        listener = listen(host, port)
-    except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     changes = local if read_only is None else not read_only
     options = {"default.api.timeout.ms": CALL_WAIT_MS}
-    shown = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
-        click.echo(f"CONSOLE=http://{shown}:{listener.getsockname()[1]}/")
+        click.echo(f"CONSOLE=http://{bracketed(host)}:{listening.getsockname()[1]}/")
 
     def orphaned() -> bool:
         return parent_pid is not None and os.getppid() != parent_pid
 
-    made = Console(bootstrap, settings, changes=changes, guard=guard, options=options)
-    asyncio.run(serve(made, listener, ready, orphaned))
+    async def run() -> None:
+        made = Console(bootstrap, settings, changes=changes, guard=guard, options=options)
+        try:
+            await _contact(made)
+            await serve(made, listening, ready, orphaned)
+        finally:
+            await made.close()
+
+    asyncio.run(run())
+
+
+async def _contact(made: Console) -> None:
+    """Raise AuthenticationError if the brokers reject the login. If they do not answer yet, only say so."""
+    try:
+        await made.admin.cluster.reach(CONTACT_MS)
+    except errors.RetriableError as error:
+        note(f"the brokers do not answer, and the console asks them again: {error}", level="WARNING")
 
 
 def _token() -> str:

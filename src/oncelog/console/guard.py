@@ -79,8 +79,9 @@ class Guard:
         self._check_host(headers.get("host", ""))
         if method in SAFE_METHODS:
             site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
-            if site in ("cross-site", "same-site") and mode != "navigate":
-                raise RefusedError(403, "A page of another site may link to the console, but not read from it.")
+            follows_a_link = mode == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+            if site in ("cross-site", "same-site") and not follows_a_link:
+                raise RefusedError(403, "A page of another site may link to the console, but not read or show it.")
             return
         if method != "POST":
             raise RefusedError(405, f"The console does not know the method {method[:20]}.")

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from oncelog import errors
 from oncelog.client.requests.partition_fetch import fetch_partition
 from oncelog.console.log_spans import Batch, batch_of
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.compression import Buffer
+from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import BatchHeader, iter_batches
 
 if TYPE_CHECKING:
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 FETCH_BYTES = 512 * 1024
 FETCHES = 6
 """Fetches of one load, so it reads at most about 3 MiB. The next load continues."""
-MOST_BATCHES = 20_000
+MOST_BATCHES = 8_000
 EMPTY_AT_MOST = 3
+"""Responses without a batch in a row that show that nothing is there. A throttled broker returns some, too."""
 
 Fetched = tuple[BatchHeader, memoryview, bool]
 
@@ -76,7 +79,6 @@ class LogReader:
         if found:
             self._empty = 0
             return at
-        # A throttled broker also returns nothing. If it is always so, compaction has removed what was there.
         self._empty += 1
         return at if self._empty < EMPTY_AT_MOST else end
 
@@ -86,14 +88,18 @@ async def fetch(
 ) -> list[Fetched]:
     """Return batches from an offset on, each with its bytes, and whether it belongs to an aborted transaction.
 
-    Without read_committed (`isolation_level` 1), the last value is always False.
+    Without read_committed (`isolation_level` 1), the last value is always False. Raises KafkaError, also for batches of
+    Kafka's old message formats (before 0.11) and damaged headers.
     """
     data = await fetch_partition(
         cluster, at, offset, isolation_level=isolation_level, max_bytes=max_bytes, max_wait_ms=0
     )
     aborted = data.aborted_transactions or () if isolation_level else ()
     hidden = AbortedTransactions((item.first_offset, item.producer_id) for item in aborted)
-    return list(_batches(data.records or b"", hidden))
+    try:
+        return list(_batches(data.records or b"", hidden))
+    except ProtocolError as error:
+        raise errors.error_for(error.code, f"{at[0]}-{at[1]} from offset {offset} on: {error}") from error
 
 
 def _batches(records: Buffer, hidden: AbortedTransactions) -> Iterator[Fetched]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from oncelog.console.log_reader import fetch
+from oncelog.console.log_reader import EMPTY_AT_MOST, fetch
 from oncelog.console.log_spans import COMMITTED, MARKERS, Batch, batch_of, states
 from oncelog.net.threads import in_thread
 from oncelog.protocol.errors import ProtocolError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oncelog.protocol.topics import TopicPartition
 
 FETCH_BYTES = 512 * 1024
-FETCHES = 8
+FETCHES = 10
 LARGEST_BATCH = 32 * 1024 * 1024
 """Bytes of a batch after decompression. The records of a larger one are not shown."""
 
@@ -55,20 +55,23 @@ class Found(NamedTuple):
 async def search(
     cluster: ClusterClient, at: TopicPartition, info: PartitionInfo, open_from: dict[int, int], wanted: Search
 ) -> Found:
-    """Return the messages of a search. It ends at the limit, at the high watermark, or after about 4 MiB."""
+    """Return the messages of a search. It ends at the limit, at the high watermark, or after about 5 MiB."""
     position = max(wanted.begin, info.log_start_offset)
     batches: list[Batch] = []
     views: dict[int, memoryview] = {}
     messages: list[Message] = []
-    damaged = 0
+    damaged = empty = 0
     for _ in range(FETCHES):
         stable = position < info.last_stable_offset
         if position >= info.high_watermark:
             break
         fetched = await fetch(cluster, at, position, isolation_level=int(stable), max_bytes=FETCH_BYTES)
-        if not fetched:  # compaction has removed everything up to there
-            position = info.last_stable_offset if stable else info.high_watermark
+        if not fetched:  # a throttled broker, or compaction has removed everything up to there
+            empty += 1
+            if empty >= EMPTY_AT_MOST:
+                position = info.last_stable_offset if stable else info.high_watermark
             continue
+        empty = 0
         views = {header.base_offset: view for header, view, _ in fetched}
         batches = [batch_of(header, view, hidden if stable else None) for header, view, hidden in fetched]
         for batch, state in states(batches, open_from):

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
-from oncelog.console.tables import Table
+from oncelog.console.tables import Row, Table
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch.asking import Asker
 
@@ -142,17 +143,37 @@ class Trouble:
         return {403: "forbidden", 404: "missing"}.get(self.status, "unreachable")
 
 
+async def or_reason(rows: Awaitable[list[Row]]) -> tuple[list[Row], str]:
+    """Return the rows of a table, or none, and the reason if the client may not see them."""
+    try:
+        return await rows, ""
+    except (errors.AuthorizationError, errors.UnsupportedError) as error:
+        return [], f"{error.message} ({error.code.name})."
+    except errors.RequestError as error:
+        if error.code is ErrorCode.SECURITY_DISABLED:
+            return [], "The brokers have no authorizer, so every client may do everything."
+        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return [], f"{error.message} ({error.code.name})."
+        raise
+
+
 def trouble_of(error: errors.OncelogError) -> Trouble:
     """Return what to tell a person about an error of the client."""
     if not isinstance(error, errors.KafkaError):
         return Trouble(400, "This cannot be shown", str(error))
     text = f"{error.message} ({error.code.name})."
+    if error.code in _MISSING:
+        return Trouble(404, _MISSING[error.code], text, error.advice)
     for kind, status, heading in _HEADINGS:
         if isinstance(error, kind):
             return Trouble(status, heading, text, error.advice)
     return Trouble(502, "The broker rejected a request", text, error.advice)
 
 
+_MISSING = {
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "This transactional id does not exist",
+    ErrorCode.GROUP_ID_NOT_FOUND: "This group does not exist",
+}
 _HEADINGS: tuple[tuple[type[errors.KafkaError], int, str], ...] = (
     (errors.UnknownTopicError, 404, "This topic or partition does not exist"),
     (errors.AuthorizationError, 403, "Not authorized"),

@@ -26,26 +26,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Port 0 means any free port. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(128)
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
 async def serve(
     console: Console, listener: socket.socket, ready: Callable[[], None], orphaned: Callable[[], bool] = lambda: False
 ) -> None:
-    """Serve the console on a socket until a signal, or until `orphaned` returns true. Close the client at the end.
+    """Serve the console on a socket until a signal, or until `orphaned` returns true.
 
     Call `ready` when the console answers.
     """
@@ -72,15 +56,12 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     running = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        while not server.started and not running.done():
-            await asyncio.sleep(0.01)
-        if server.started:
-            ready()
-        while not running.done():
-            await asyncio.wait((running,), timeout=PARENT_POLL_S)
-            if orphaned():
-                stop()
-        await running
-    finally:
-        await console.close()
+    while not server.started and not running.done():
+        await asyncio.sleep(0.01)
+    if server.started:
+        ready()
+    while not running.done():
+        await asyncio.wait((running,), timeout=PARENT_POLL_S)
+        if orphaned():
+            stop()
+    await running

@@ -41,6 +41,8 @@ class Table:
     links: Mapping[str, str] = field(default_factory=dict)
     main: bool = True
     empty: str = "Nothing to show."
+    known: bool = True
+    """Whether the rows were read. If not, `empty` says why."""
     rows: list[Row] = field(default_factory=list)
     total: int = 0
     found: int = 0
@@ -138,7 +140,7 @@ class Table:
         """Return the rows that are shown, and how many there are. What is not known is None."""
         links, keys = set(self.links.values()), [column.key for column in self.columns]
         return {
-            "total": self.total,
+            "total": self.total if self.known else None,
             "found": self.found,
             "page": self.page,
             "pages": self.pages,

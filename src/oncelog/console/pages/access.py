@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
-from oncelog import errors
-from oncelog.console.model import Page, View
+from oncelog.console.model import Page, View, or_reason
 from oncelog.console.tables import Column, Row, Table
-from oncelog.protocol.errors import ErrorCode
 
 USERS = (
     Column("user", "User", "id"),
@@ -31,34 +28,23 @@ QUOTAS = (
     Column("key", "Quota"),
     Column("value", "Value", "number"),
 )
-NO_AUTHORIZER = "The brokers have no authorizer, so every client may do everything."
 
 
 async def load(view: View) -> Page:
     """Load users, ACLs and quotas. A table that the client may not see says so."""
-    (users, no_users), (acls, no_acls), (quotas, no_quotas) = await asyncio.gather(
-        _or_reason(_users(view)), _or_reason(_acls(view)), _or_reason(_quotas(view))
+    found = await asyncio.gather(*(or_reason(rows(view)) for rows in (_users, _acls, _quotas)))
+    kinds = (
+        ("users", "Users", USERS, "No user has a SCRAM password."),
+        ("acls", "ACLs", ACLS, "There is no ACL."),
+        ("quotas", "Quotas", QUOTAS, "There is no quota."),
     )
     tables = [
-        Table("users", "Users", USERS, view.query, empty=no_users or "No user has a SCRAM password.").fill(users),
-        Table("acls", "ACLs", ACLS, view.query, main=False, empty=no_acls or "There is no ACL.").fill(acls),
-        Table("quotas", "Quotas", QUOTAS, view.query, main=False, empty=no_quotas or "There is no quota.").fill(quotas),
+        Table(name, caption, columns, view.query, main=name == "users", empty=reason or empty, known=not reason).fill(
+            rows
+        )
+        for (name, caption, columns, empty), (rows, reason) in zip(kinds, found, strict=True)
     ]
     return Page("Access", "access.html", tables=tables)
-
-
-async def _or_reason(rows: Awaitable[list[Row]]) -> tuple[list[Row], str]:
-    """Return rows, or none and the reason if the client may not see them."""
-    try:
-        return await rows, ""
-    except (errors.AuthorizationError, errors.UnsupportedError) as error:
-        return [], f"{error.message} ({error.code.name})."
-    except errors.RequestError as error:
-        if error.code is ErrorCode.SECURITY_DISABLED:
-            return [], NO_AUTHORIZER
-        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return [], f"{error.message} ({error.code.name})."
-        raise
 
 
 async def _users(view: View) -> list[Row]:

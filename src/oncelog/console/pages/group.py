@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.admin.groups import EARLIEST, INACTIVE, LATEST, Target
+from oncelog.client.admin.groups import EARLIEST, INACTIVE, LATEST, PartitionSeek, Target
 from oncelog.console import lag_chart
 from oncelog.console.formats import address
 from oncelog.console.guard import RefusedError
 from oncelog.console.model import Actor, Page, View
 from oncelog.console.pages.groups import ends_of
 from oncelog.console.tables import Column, Row, Table
+from oncelog.protocol.errors import ErrorCode
 from oncelog.watch.rows import lag_of
 
 MEMBERS = (
@@ -143,11 +145,17 @@ def _within(number: int) -> int:
 async def load_reset(view: View) -> Page:
     """Load the form for a reset, and what it would do: nothing is changed."""
     name, choice, value = view.query.get("id", ""), view.query.get("to", ""), view.query.get("value", "")
+    found = await view.admin.describe_group(name)
+    if found.state == "Dead":
+        raise errors.error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {name!r} does not exist")
     rows: list[Row] = []
-    refusal = None
-    if choice:
+    refusal, shown = None, ""
+    if found.state not in INACTIVE:
+        refusal = f"Group {name!r} has active members (its state is {found.state}); stop them first."
+    if choice and not refusal:
         try:
             seeks = await view.admin.seek_group(name, _target(choice, value), dry_run=True)
+            shown = _positions_of(seeks)
             rows = [
                 {**each._asdict(), "change": None if each.committed is None else each.target - each.committed}
                 for each in seeks
@@ -160,16 +168,27 @@ async def load_reset(view: View) -> Page:
     facts = {"group": name, "to": choice, "value": value, "refusal": refusal}
     read_again = -sum(min(0, row["change"] or 0) for row in rows)
     skipped = sum(max(0, row["change"] or 0) for row in rows)
-    extra = {"live": False, "again": read_again, "skipped": skipped}
+    extra = {"live": False, "again": read_again, "skipped": skipped, "shown": shown}
     crumbs = [*CRUMBS, (name, address("group", id=name))]
     return Page(f"Reset {name}", "group_reset.html", facts, [table], extra=extra, crumbs=crumbs)
 
 
+def _positions_of(seeks: Iterable[PartitionSeek]) -> str:
+    """Return a short text that changes if a position of the group does."""
+    positions = sorted((each.topic, each.partition, each.committed) for each in seeks)
+    return hashlib.sha256(repr(positions).encode()).hexdigest()[:32]
+
+
 async def reset(actor: Actor, _: Mapping[str, Any], form: Mapping[str, str]) -> str:
-    """Set the offsets of a group without members as the form says."""
-    name = form.get("id", "")
+    """Set the offsets of a group without members as the form says.
+
+    Raises RefusedError if the group has moved since the question.
+    """
+    name, target = form.get("id", ""), _target(form.get("to", ""), form.get("value", ""))
     try:
-        await actor.admin.seek_group(name, _target(form.get("to", ""), form.get("value", "")))
+        if _positions_of(await actor.admin.seek_group(name, target, dry_run=True)) != form.get("shown"):
+            raise RefusedError(409, f"The group {name!r} has committed offsets since the question was asked.")
+        await actor.admin.seek_group(name, target)
     except errors.UsageError as error:
         raise RefusedError(409, str(error)) from error
     return address("group", id=name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -29,6 +28,10 @@ COLUMNS = (
 )
 FORMS = ("text", "json", "hex")
 STARTS = ("end", "start", "offset", "time")
+REFUSALS = {
+    "offset": "The offset must be a number.",
+    "time": "The time must be like 2026-11-28T12:00:00, in UTC, or a number of ms.",
+}
 SHOWN_BYTES = 2_000
 SHOWN_ALONE = 256 * 1024
 """Bytes of a value in a list, and on the page of one message."""
@@ -47,7 +50,7 @@ async def load(view: View) -> Page:
     try:
         begin = await _begin(view, info, limit)
     except ValueError:
-        begin, refusal = info.high_watermark, "The time must be like 2026-11-28T12:00:00, in UTC, or a number of ms."
+        begin, refusal = info.high_watermark, REFUSALS[view.query["at"]]
     key = view.query.get("key", "")
     wanted = Search(
         begin=begin,
@@ -86,12 +89,12 @@ async def load(view: View) -> Page:
 
 
 async def _begin(view: View, info: PartitionInfo, limit: int) -> int:
-    """Return the offset to begin at. Raises ValueError for a time that is none."""
+    """Return the offset to begin at. Raises ValueError for an offset or a time that is none."""
     start = view.query.get("at", "end")
     if start == "start":
         return info.log_start_offset
     if start == "offset":
-        return view.number("offset", info.log_start_offset)
+        return int(view.query.get("offset") or info.log_start_offset)
     if start == "time":
         wanted = {(view.path["topic"], view.path["partition"]): time_of(view.query.get("time", ""))}
         [offset] = (await view.admin.offsets(wanted)).values()
@@ -168,7 +171,7 @@ async def produce(actor: Actor, path: Mapping[str, Any], form: Mapping[str, str]
     known = await actor.admin.cluster.topic(topic)  # a mistyped name must not create a topic
     if partition and int(partition) not in known.partitions:
         raise RefusedError(400, f"Topic {topic!r} has no partition {partition}.")
-    async with asyncio.timeout(20), Producer(actor.bootstrap, actor.config, acks="all") as producer:
+    async with Producer(actor.bootstrap, actor.config, acks="all") as producer:
         sent = await producer.send(
             topic, value, key=key, partition=int(partition) if partition else None, headers=headers
         )

@@ -24,7 +24,7 @@ from oncelog.watch.asking import transactions_of
 from oncelog.watch.readings import WITHOUT_OFFSETS
 from oncelog.watch.rows import will_end
 
-WINDOWS = (25, 100, 400, 1600, 6400, 25600)
+WINDOWS = (25, 100, 400, 1600, 6400)
 GROUPS_AT_MOST = 100
 POSITIONS_AT_MOST = 30
 GROUPS_EVERY_MS = 10_000

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import FINISHED
+from oncelog.net.threads import in_thread
 from oncelog.watch import requests
 
 SINKS = (
@@ -122,7 +124,7 @@ async def _look(view: View, prefix: str) -> tuple[Any, Any, Any]:
         secured = {f"kafka.{name}": value for name, value in view.actor.config.items() if is_security(name)}
         given = {"kafka.bootstrap.servers": view.actor.bootstrap, "transactionalIdPrefix": prefix, **secured}
         options = sink_options(given, streaming=False)
-        asked = asyncio.ensure_future(asyncio.to_thread(look, options))
+        asked = asyncio.ensure_future(in_thread(partial(look, options)))
         view.memory["look"], view.memory["looked_ms"] = asked, view.now_ms
         asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # the viewers may have left
     return await asyncio.shield(asked)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from oncelog import errors
 from oncelog.console.formats import address
-from oncelog.console.model import Page, View
+from oncelog.console.model import Page, View, or_reason
 from oncelog.console.pages import settings
 from oncelog.console.pages.topics import replica_sizes
 from oncelog.console.tables import Column, Row, Table
@@ -51,9 +50,9 @@ async def load(view: View) -> Page:
         for index, each in sorted(topic.partitions.items())
     )
     leaders = {(name, row["partition"]): topic.partitions[row["partition"]].leader for row in shown}
-    sizes, found, offsets = await asyncio.gather(
+    sizes, (found, reason), offsets = await asyncio.gather(
         replica_sizes(view, list(leaders)),
-        view.every(SETTINGS_EVERY_MS, "settings", lambda: _settings(view, name)),
+        view.every(SETTINGS_EVERY_MS, "settings", lambda: or_reason(_settings(view, name))),
         view.asker.by_node("offsets", leaders, requests.offsets),
     )
     known = view.asker.known("offsets", offsets)
@@ -64,15 +63,10 @@ async def load(view: View) -> Page:
             start, lso, hw, leo = known[at]
             row |= {"start": start, "lso": lso, "hw": hw, "leo": leo, "held_back": hw - lso}
     facts = {"topic": name, "topic_id": str(topic.topic_id), "internal": topic.internal}
-    changed = Table(
-        "settings", "Settings", SETTINGS, view.query, main=False, empty="The settings cannot be read."
-    ).fill(found)
-    return Page(name, "topic.html", facts, [table.arrange(), changed], crumbs=[("Topics", "/topics")])
+    changed = Table("settings", "Settings", SETTINGS, view.query, main=False, empty=reason, known=not reason)
+    return Page(name, "topic.html", facts, [table.arrange(), changed.fill(found)], crumbs=[("Topics", "/topics")])
 
 
 async def _settings(view: View, name: str) -> list[Row]:
-    """Return the settings of a topic, its own first. Empty without the permission to read them."""
-    try:
-        return settings.rows(await view.admin.describe_config_entries("topic", name))
-    except errors.AuthorizationError:
-        return []
+    """Return the settings of a topic, its own first."""
+    return settings.rows(await view.admin.describe_config_entries("topic", name))

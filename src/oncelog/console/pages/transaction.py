@@ -79,8 +79,9 @@ async def load_end(view: View) -> Page:
     """Load the question whether to end a transaction, with what is lost then."""
     page = await load(view)
     rows = page.tables[0].rows
-    lost = sum(row["high_watermark"] - row["first_offset"] for row in rows if row.get("first_offset") is not None)
-    page.facts |= {"at_most_lost": lost}
+    begun = [row for row in rows if row.get("first_offset") is not None and row.get("high_watermark") is not None]
+    lost = sum(row["high_watermark"] - row["first_offset"] for row in begun)
+    page.facts |= {"at_most_lost": lost, "not_counted": page.facts["pending"] - len(begun)}
     page.extra |= {"live": False, "sink": page.facts["transactional_id"].count("/") == 3}
     page.template, page.title = "transaction_end.html", f"End {page.title}"
     page.crumbs = [*CRUMBS, (page.facts["transactional_id"], address("transaction", id=page.facts["transactional_id"]))]
