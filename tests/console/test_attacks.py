@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -52,7 +54,10 @@ def test_name_of_another_site_is_rejected(console: ConsoleProcess, host: str) ->
 def test_page_of_another_site_may_link_but_not_read(console: ConsoleProcess) -> None:
     read = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
     assert console.request("GET", "/?format=json", read).status == 403
-    assert console.request("GET", "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}).status == 200
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert console.request("GET", "/", link).status == 200
+    assert console.request("GET", "/", {**link, "Sec-Fetch-Dest": "document"}).status == 200
+    assert console.request("GET", "/", {**link, "Sec-Fetch-Dest": "iframe"}).status == 403
 
 
 @pytest.mark.parametrize("target", ["/", "/topics", "/nothing", "/static/console.js", "/topics/a/b/c", "/login"])
@@ -184,6 +189,22 @@ def test_reader_that_does_not_read_delays_no_other(
             wait_until(lambda end=number + 1: f"LEO {end}<" in next(events)["html"], "the page has the record")
     for each in stuck:
         each.close()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "",
+        "GET / HTTP/1.1\r\nHost: ",
+        "POST /logout HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\nOrigin: http://{host}\r\n\r\na=",
+    ],
+)
+def test_request_that_does_not_arrive_loses_its_connection(console: ConsoleProcess, begin: str) -> None:
+    with socket.create_connection(("127.0.0.1", console.port), timeout=60) as connection:
+        connection.sendall(begin.format(host=console.host).encode())
+        with suppress(ConnectionResetError):
+            while connection.recv(1000):
+                pass
 
 
 def test_viewers_are_bounded(console: ConsoleProcess) -> None:

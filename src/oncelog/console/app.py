@@ -197,17 +197,18 @@ def _page(console: Console, loader: Loader) -> Callable[[Request], Awaitable[Res
 
 def _document(console: Console, request: Request, state: Snapshot | None) -> Response:
     path = request.url.path
+    json_query = urlencode([*request.query_params.multi_items(), ("format", "json")])
     if state is None:
         text = console.renderer.part("loading.html")
-        return HTMLResponse(console.renderer.document("Loading", text, path, live=True, loading=True))
+        document = console.renderer.document("Loading", text, path, live=True, loading=True, json_query=json_query)
+        return HTMLResponse(document)
     notice = console.renderer.notice(state)
     if state.page is None:
         assert state.trouble is not None
         text = console.renderer.document(state.trouble.heading, notice, path, live=state.trouble.status >= 500)
         return HTMLResponse(text, state.trouble.status)
     live = state.page.live
-    json_query = urlencode([*request.query_params.multi_items(), ("format", "json")])
-    more = {"at_ms": state.at_ms, "cost": console.cost(), "page": state.page, "json_query": json_query}
+    more = {"at_ms": state.at_ms, "cost": console.cost(), "json_query": json_query}
     return HTMLResponse(console.renderer.document(state.page.title, state.html, path, notice=notice, live=live, **more))
 
 

@@ -55,18 +55,21 @@ class Renderer:
         """Return the HTML of a page without its frame. It is the same for all viewers."""
         figures = {name: Markup(svg) for name, svg in page.figures.items()}
         template = self._templates.get_template(page.template)
-        shown = template.render(
+        return self.part("above.html", page=page) + template.render(
             page=page, facts=page.facts, figures=figures, changes=self._frame["changes"], **page.extra
         )
-        return self.part("unread.html", texts=page.unread) + shown if page.unread else shown
 
     def document(
         self, title: str, content: str, path: str, *, notice: str = "", live: bool = False, **more: Any
     ) -> str:
-        """Return a whole document. The script of a `live` page asks its address for events."""
+        """Return a whole document. The script of a `live` page asks its address for events.
+
+        `more` may have `at_ms`, the time of the content, `cost`, and `json_query`, the query of the same page as JSON.
+        """
         parts = {"title": title, "content": Markup(content), "path": path, "live": live}
+        absent = {"at_ms": None, "loading": False, "cost": "", "json_query": ""}
         return self._templates.get_template("frame.html").render(
-            **parts, notice=Markup(notice), **{"at_ms": None, "loading": False, **self._frame, **more}
+            **parts, notice=Markup(notice), **{**absent, **self._frame, **more}
         )
 
     def trouble(self, trouble: Trouble) -> str:

@@ -8,13 +8,45 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from oncelog.console.app import Console, make_app
 
 MOST_CONNECTIONS = 500
+REQUEST_S = 10.0
+"""How long a request may take to arrive."""
 STOP_S = 2
 PARENT_POLL_S = 0.5
+
+
+class _Impatient(H11Protocol):
+    """Close a connection whose request, with its body, does not arrive within `REQUEST_S`."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a request, if there is one."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        self._wait(lost=True)
+
+    def _wait(self, *, lost: bool = False) -> None:
+        if not lost and self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._deadline = self._deadline or self.loop.call_later(REQUEST_S, self.transport.abort)
+        elif self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):
@@ -41,7 +73,7 @@ async def serve(
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        http="h11",
+        http=_Impatient,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=STOP_S,
