@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from oncelog.net.http_server import MOST_CONNECTIONS
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, Record, Span, TaskTransaction
 from support.apache_kafka import held_ports, port_of
+from support.command_line import ONCELOG
 from support.processes import wait_until
 from support.scrapes import Samples, get, scraped, series
 from support.servers import OncelogCluster
@@ -212,3 +214,12 @@ def _answers(port: int) -> bool:
         return get(port, "/live")[0] == 200
     except (ConnectionError, http.client.HTTPException):
         return False
+
+
+def test_used_port_is_named_at_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        command: list[str | Path] = [ONCELOG, "up", "--ephemeral", "--port", "0", "--metrics-port", str(port)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"metrics.port: cannot listen on 127.0.0.1:{port}, because the port is in use" in done.stderr

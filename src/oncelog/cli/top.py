@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from oncelog.watch.readings import Picture
 
 SUBJECTS = ("topics", "groups", "transactions", "brokers")
+WIDE = 200
+"""Columns of the tables in a file or pipe."""
 
 
 @click.command(epilog=examples("oncelog top", "oncelog top --only groups", "oncelog top --once --format json"))
@@ -110,4 +113,6 @@ def _print_tables(picture: Picture, subjects: tuple[str, ...], interval: float, 
 
     from oncelog.cli.top_tables import View
 
-    Console(soft_wrap=False).print(View(picture, subjects, interval, hanging_after_ms))
+    # A file or pipe has no width. Console takes 80 columns for it, which cuts names, unless COLUMNS says otherwise.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
+    Console(soft_wrap=False, width=width).print(View(picture, subjects, interval, hanging_after_ms))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncGenerator
 
 from msgspec import json
 
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.metrics.collect import Collector
 from oncelog.broker.metrics.exposition import CONTENT_TYPE
 from oncelog.broker.metrics.health import Health
@@ -34,9 +36,15 @@ class MetricsEndpoint:
         """The port that is bound, 0 before `start`."""
 
     async def start(self, host: str, port: int) -> None:
-        """Bind the address. Port 0 is any free one. Raises OSError."""
+        """Bind the address. Port 0 is any free one. Raises ConfigError if that fails."""
         self._collector.watch.start()
-        self.port = await self._server.listen(host, port)
+        try:
+            self.port = await self._server.listen(host, port)
+        except OSError as error:
+            where = f"cannot listen on {bracketed(host)}:{port}"
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(f"metrics.port: {where}, because the port is in use; 0 is any free port") from error
+            raise ConfigError(f"metrics.host: {where}: {error.strerror or error}") from error
         self._logger.info("serving metrics at http://%s:%d/metrics", bracketed(host), self.port)
 
     async def close(self) -> None:
