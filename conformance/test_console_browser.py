@@ -1,47 +1,74 @@
-"""The console in a real Chromium: a story on three brokers of ours and on Apache Kafka, and all pages for everybody."""
+"""The console in a real Chromium: a story, and all pages for everybody.
+
+On three brokers of ours, on three with `--secure`, whose console asks for a token, and on Apache Kafka.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
+from oncelog.net.properties import parse_properties
 from support.chromium import Chromium
 from support.consoles import ConsoleProcess
 from support.fixtures import SHARED
-from support.servers import Server
+from support.servers import ReplicatedCluster
 
 SCRIPT = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 NARROW = 390
+TOKEN = "a token of the tests of the console"
 
 
-@pytest.fixture(scope="module", params=["oncelog-3", "apache-kafka"])
-def cluster(request: pytest.FixtureRequest) -> Server:
-    """Return three brokers of ours, or Apache Kafka."""
-    found: Server = request.getfixturevalue(SHARED[request.param])
-    return found
+class Watched(NamedTuple):
+    """A cluster: its address, what clients and the console need to log in, and what browsers enter (`token`)."""
+
+    bootstrap: str
+    options: Mapping[str, str] = {}
+    arguments: tuple[str, ...] = ()
+    token: str = ""
+
+
+@pytest.fixture(scope="module", params=["oncelog-3", "secured", "apache-kafka"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """Return three brokers of ours, with or without logins, or Apache Kafka."""
+    if request.param != "secured":
+        yield Watched(request.getfixturevalue(SHARED[request.param]).bootstrap)
+        return
+    made = ReplicatedCluster(tmp_path_factory.mktemp("secured"), arguments=("--secure",))
+    file = made.data / "secure" / "client.properties"
+    yield Watched(made.bootstrap, parse_properties(file.read_text()), ("--command-config", str(file)), TOKEN)
+    made.stop()
 
 
 @pytest.fixture(scope="module")
-def console(cluster: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
+def console(cluster: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
     """Run a console of these brokers."""
-    made = ConsoleProcess(cluster.bootstrap, tmp_path_factory.mktemp("console"))
+    folder, env = tmp_path_factory.mktemp("console"), {"ONCELOG_CONSOLE_TOKEN": cluster.token}
+    made = ConsoleProcess(cluster.bootstrap, folder, "--allow-changes", *cluster.arguments, env=env)
     yield made
     assert made.stop() == 0, made.process.output()
     assert "Traceback" not in made.process.output()
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Chromium]:
-    """Run a browser."""
+def browser(cluster: Watched, console: ConsoleProcess, tmp_path: Path) -> Iterator[Chromium]:
+    """Run a browser, which has logged in if that is needed."""
     with Chromium(tmp_path) as made:
+        if cluster.token:
+            made.go(f"{console.address}/topics")
+            assert made.script("location.pathname") == "/login"
+            made.script(f"document.querySelector('input[name=token]').value = {json.dumps(cluster.token)}")
+            made.click("main button")
+            made.until("location.pathname === '/topics'")
         yield made
 
 
@@ -56,23 +83,23 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_open_transaction_is_found_and_ended_in_the_browser(
-    cluster: Server, console: ConsoleProcess, browser: Chromium, name: str
+    cluster: Watched, console: ConsoleProcess, browser: Chromium, name: str
 ) -> None:
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(cluster.bootstrap, cluster.options) as admin:
         admin.create_topics(name, partitions=3)
     holder = f"{name}-holder"
     group = {"group_id": name, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
     with (
-        Consumer(cluster.bootstrap, **group) as reader,
+        Consumer(cluster.bootstrap, cluster.options, **group) as reader,
         suppress(errors.KafkaError),
-        Producer(cluster.bootstrap, transactional_id=holder) as producer,
+        Producer(cluster.bootstrap, cluster.options, transactional_id=holder) as producer,
         producer.transaction() as transaction,
     ):
         browser.go(f"{console.address}/topics/{name}/0")
         browser.until("document.body.dataset.live === 'on'")
         for number in range(2):
             transaction.send(name, f"open {number}", partition=0).result()
-        with Producer(cluster.bootstrap) as other:
+        with Producer(cluster.bootstrap, cluster.options) as other:
             other.send(name, "after", partition=0).result()
         # The page changes without a reload: the LSO stands still, and its holder has a name.
         browser.until("document.body.innerText.includes('read_committed consumers wait at offset 0')")
@@ -96,14 +123,14 @@ def test_open_transaction_is_found_and_ended_in_the_browser(
     assert all(address.startswith((console.address, "about:")) for address in browser.requested())
 
 
-def pages_of(cluster: Server, name: str) -> list[str]:
+def pages_of(cluster: Watched, name: str) -> list[str]:
     """Fill a topic with something for each page, and return the addresses of all pages."""
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(cluster.bootstrap, cluster.options) as admin:
         admin.create_topics(name, partitions=2)
-        with Producer(cluster.bootstrap) as producer:
+        with Producer(cluster.bootstrap, cluster.options) as producer:
             for number in range(20):
                 producer.send(name, SCRIPT, key=f"key {number}", partition=0, headers=[("trace", SCRIPT.encode())])
-        with Producer(cluster.bootstrap, transactional_id=f"{name}-{SCRIPT}") as producer:
+        with Producer(cluster.bootstrap, cluster.options, transactional_id=f"{name}-{SCRIPT}") as producer:
             with producer.transaction() as transaction:
                 transaction.send(name, "committed", partition=0)
             with suppress(KeyError), producer.transaction() as transaction:
@@ -136,7 +163,7 @@ def pages_of(cluster: Server, name: str) -> list[str]:
 
 
 def test_every_page_is_for_everybody(
-    cluster: Server, console: ConsoleProcess, browser: Chromium, axe: str, name: str
+    cluster: Watched, console: ConsoleProcess, browser: Chromium, axe: str, name: str
 ) -> None:
     pages = pages_of(cluster, name)
     found = []
