@@ -83,6 +83,7 @@ def updates(console: ConsoleProcess, bootstrap: str, commits: int) -> list[float
 
 def viewers(console: ConsoleProcess, broker: int, seconds: float) -> dict[str, float]:
     """Let ten browsers watch ten pages. Return what that costs."""
+
     def watch(page: str) -> None:
         for _ in console.events(page):
             pass

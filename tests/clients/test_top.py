@@ -101,7 +101,7 @@ def test_once_shows_rates(tool: Tool, server: Server, name: str) -> None:
 @pytest.mark.parametrize(
     ("only", "apis"),
     [
-        ("brokers", set()),
+        ("brokers", {"LIST_OFFSETS", "DESCRIBE_LOG_DIRS"}),
         ("topics", {"LIST_OFFSETS", "DESCRIBE_LOG_DIRS", "LIST_TRANSACTIONS"}),
         ("groups", {"LIST_GROUPS", "OFFSET_FETCH", "LIST_OFFSETS"}),
         ("transactions", {"LIST_OFFSETS", "LIST_TRANSACTIONS"}),
@@ -137,6 +137,16 @@ def test_tables_are_printed_without_a_terminal(tool: Tool) -> None:
     assert "  Ongoing  " in shown
     for heading in ("\nTOPIC ", "\nGROUP ", "\nTRANSACTION ", "\nBROKER "):
         assert heading in shown
+
+
+def test_tables_in_a_file_are_wide(tool: Tool, name: str) -> None:
+    long = name + 100 * "x"
+    tool("topic", "create", long)
+    env = {key: value for key, value in tool.env.items() if key != "COLUMNS"}
+    command = [str(ONCELOG), "top", "--once", *FAST, "--only", "topics"]
+    shown = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    tool("topic", "delete", long, "--yes")  # it would fill the narrow screen of another test
+    assert long in shown
 
 
 # -- permissions --------------------------------------------------------------------------------------------------

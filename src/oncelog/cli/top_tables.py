@@ -113,6 +113,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         _name(_broker_state, "STATE"),
         _name(lambda row: None if row.host is None else f"{row.host}:{row.port}", "ADDRESS", 60),
         _name(lambda row: row.rack, "RACK", 100),
+        Column("RECORDS/S", lambda row: count(row.records_per_s), 100),
+        Column("BYTES/S", lambda row: count(row.bytes_per_s), 120),
         Column("LEADS", lambda row: str(row.leaders)),
         Column("REPLICAS", lambda row: str(row.replicas), 70),
         Column("UNDER-REPL", lambda row: str(row.under_replicated), 40),

@@ -247,15 +247,10 @@ class Reader:
 
     async def _read_partitions(self) -> None:
         """Read offsets and sizes, of all topics or only of those that groups read."""
-        if not self._wants & {"topics", "groups", "transactions"}:
-            return
         of_groups = {tp for each in self._committed.values() for tp in each if self._exists(tp)}
-        if self._wants & {"topics", "transactions"}:
-            keys: Collection[TopicPartition] = [
-                (name, index) for name, topic in self._topics.items() for index in topic.partitions
-            ]
-        else:
-            keys = of_groups
+        keys: Collection[TopicPartition] = of_groups
+        if self._wants & {"topics", "transactions", "brokers"}:
+            keys = [(name, index) for name, topic in self._topics.items() for index in topic.partitions]
         self._unanswered = {}
         places = {}
         for tp in pick(keys, self._read_at, lambda tp: self._is_urgent(tp, of_groups), self._limits.partitions):
@@ -284,7 +279,7 @@ class Reader:
         return before is None or before.high_watermark != found.newest.high_watermark or distance(found.newest) > 0
 
     async def _read_sizes(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | requests.Failed]:
-        if "topics" not in self._wants:
+        if not self._wants & {"topics", "brokers"}:
             return {}
         return await self._asker.by_node("sizes", places, requests.sizes, alone=True)
 

@@ -88,8 +88,9 @@ class BrokerRow(NamedTuple):
     """A broker. `running` is false for one that has replicas, but is not in the cluster.
 
     `under_replicated` counts the partitions that it leads and of which a replica is not in sync (Kafka's gauge
-    UnderReplicatedPartitions). `out_of_sync` counts its own replicas that are not in sync. `problem` says why it did
-    not answer in the last turn.
+    UnderReplicatedPartitions). `out_of_sync` counts its own replicas that are not in sync. `records_per_s` and
+    `bytes_per_s` are sums over the partitions that it leads, as in `TopicRow`: None if none was read twice. `problem`
+    says why it did not answer in the last turn.
     """
 
     broker: int
@@ -102,6 +103,8 @@ class BrokerRow(NamedTuple):
     replicas: int
     under_replicated: int
     out_of_sync: int
+    records_per_s: float | None
+    bytes_per_s: float | None
     problem: str
 
 
@@ -324,6 +327,10 @@ def broker_rows(picture: Picture) -> list[BrokerRow]:
     """Return the brokers by node id, also those that have replicas but do not run."""
     counts = replica_counts(picture.topics)
     silent = {trouble.node: trouble.text for trouble in picture.troubles if trouble.node is not None}
+    read: dict[int, list[PartitionReadings]] = {}
+    for (name, index), each in picture.partitions.items():
+        if (name, index) not in picture.unanswered and name in picture.topics:
+            read.setdefault(picture.topics[name].partitions[index].leader, []).append(each)
     rows = []
     for node in sorted(picture.brokers.keys() | counts.replicas.keys()):
         known = picture.brokers.get(node)
@@ -339,6 +346,8 @@ def broker_rows(picture: Picture) -> list[BrokerRow]:
                 replicas=counts.replicas[node],
                 under_replicated=counts.under_replicated[node],
                 out_of_sync=counts.out_of_sync[node],
+                records_per_s=_sum(map(_rate, read.get(node, ()))),
+                bytes_per_s=_sum(map(_byte_rate, read.get(node, ()))),
                 problem=silent.get(node, ""),
             )
         )

@@ -186,6 +186,7 @@ def test_brokers_that_do_not_run_are_listed() -> None:
         troubles=(Trouble("topics", "broker 1 did not answer within 5 s", 1),),
     )
     one, two = broker_rows(picture)
+    assert (one.records_per_s, one.bytes_per_s) == (None, None), "no partition was read"
     assert (one.running, one.controller, one.leaders, one.under_replicated, one.out_of_sync) == (True, True, 2, 2, 0)
     assert one.problem == "broker 1 did not answer within 5 s"
     assert (two.broker, two.running, two.host, two.leaders, two.replicas, two.out_of_sync) == (2, False, None, 0, 3, 3)

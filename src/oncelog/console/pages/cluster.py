@@ -9,7 +9,8 @@ from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
 from oncelog.watch import requests
-from oncelog.watch.rows import replica_counts
+from oncelog.watch.reader import Reader
+from oncelog.watch.rows import broker_rows, replica_counts
 
 BROKERS = (
     Column("broker", "Broker", "number"),
@@ -18,6 +19,9 @@ BROKERS = (
     Column("controller", "Controller"),
     Column("leaders", "Leads", "number", "Partitions that this broker leads"),
     Column("replicas", "Replicas", "number"),
+    Column("records_per_s", "Records/s", "number", "New offsets per second in the partitions that it leads"),
+    Column("bytes_per_s", "Bytes/s", "bytes", "Growth of their logs per second"),
+    Column("latency_ms", "Latency", "ms", "From a request of this console to the response, on average"),
     Column("lagging", "Out of sync", "number", "Replicas here that are not in sync"),
     Column("size", "Size", "bytes", "Bytes of all segments on this broker"),
     Column("directories", "Log directories"),
@@ -31,12 +35,20 @@ PROBLEMS = (
     Column("replicas", "Replicas", "list"),
 )
 DISKS_EVERY_MS = 5_000
+TRAFFIC_EVERY_MS = 2_000
 
 
 async def load(view: View) -> Page:
     """Load the page of the cluster."""
-    found, topics = await asyncio.gather(view.admin.describe_cluster(), view.admin.cluster.topics(internal=True))
-    disks = await view.every(DISKS_EVERY_MS, "disks", lambda: _disks(view))
+    reader = view.memory.setdefault("reader", Reader(view.admin.cluster, subjects=("brokers",)))
+    found, topics, disks, picture = await asyncio.gather(
+        view.admin.describe_cluster(),
+        view.admin.cluster.topics(internal=True),
+        view.every(DISKS_EVERY_MS, "disks", lambda: _disks(view)),
+        view.every(TRAFFIC_EVERY_MS, "traffic", reader.turn),
+    )
+    traffic = {row.broker: row for row in broker_rows(picture)}
+    latencies = {node: each.request_latency_avg for node, each in view.admin.metrics().nodes.items()}
     brokers = Table("brokers", "Brokers", BROKERS, view.query)
     counts = replica_counts(topics)
     brokers.fill(
@@ -48,6 +60,9 @@ async def load(view: View) -> Page:
             "leaders": counts.leaders[item.node_id],
             "replicas": counts.replicas[item.node_id],
             "lagging": counts.out_of_sync[item.node_id],
+            "records_per_s": (row := traffic.get(item.node_id)) and _rounded(row.records_per_s),
+            "bytes_per_s": row and _rounded(row.bytes_per_s),
+            "latency_ms": _rounded(latencies.get(item.node_id)),
             "size": disks.get(item.node_id, (None, None))[0],
             "directories": disks.get(item.node_id, (None, None))[1],
         }
@@ -74,6 +89,10 @@ async def load(view: View) -> Page:
         "features": found.features,
     }
     return Page("Cluster", "cluster.html", facts, [brokers, problems])
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _problems(topics: dict[str, Topic]) -> list[Row]:

@@ -15,14 +15,12 @@ from oncelog.watch.rows import lag_of
 COLUMNS = (
     Column("group", "Group", "id"),
     Column("state", "State", "state"),
-    Column("type", "Type"),
-    Column("protocol", "Protocol"),
-    Column("partitions", "Partitions", "number", "Partitions with a committed offset", late=True),
     Column("lag_lso", "Lag to LSO", "number", "Offsets that read_committed consumers can still read", late=True),
     Column("lag_hw", "Lag to HW", "number", "Offsets that read_uncommitted consumers can still read", late=True),
-    Column(
-        "uncounted", "Not counted", "number", "Partitions whose end is unknown, so that the lag lacks them", late=True
-    ),
+    Column("partitions", "Partitions", "number", "Partitions with a committed offset", late=True),
+    Column("uncounted", "Not counted", "number", "Partitions that the lag lacks: their end is unknown", late=True),
+    Column("type", "Type"),
+    Column("protocol", "Protocol"),
     Column("coordinator", "Coordinator", "number"),
 )
 
