@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
+from urllib.request import urlopen
 
 from attack_resources import produce
 from attack_target import (
@@ -299,6 +301,21 @@ def large_batch(target: Target) -> None:
     with target.wire() as wire:
         wire.create_topic("heavy", max_message_bytes=str(100 * MB), compression_type="gzip")
     answered(target, produce("heavy", bytes(batch([bytes(MB)] * 50))), 11, "responses.partition_responses", 1)
+
+
+def scrapes(target: Target) -> None:
+    """Read the broker's metrics ten times."""
+    [where] = re.findall(r"serving metrics at (http://\S+)", target.server.process.output())
+    for _ in range(10):
+        with urlopen(where, timeout=PATIENCE_S) as answer:
+            lines = answer.read().count(b"\nkafka_log_log_size{")
+        assert lines >= WIDTH, f"{lines} partitions"
+
+
+def open_logs(target: Target) -> None:
+    """Let the broker open the logs of 10,000 partitions, whose sizes are then among its metrics."""
+    offsets(target)
+    scrapes(target)
 
 
 def huge_requests(target: Target) -> None:

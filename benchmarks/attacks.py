@@ -123,6 +123,8 @@ ATTACKS = (
     Attack("full-fetches", "Fetch of 10,000 partitions, in sessions", requests.full_fetches, large=True),
     Attack("log-dirs", "DescribeLogDirs of 30,000 partitions", requests.log_dirs, large=True),
     Attack("topic-partitions", "DescribeTopicPartitions of 2,000 topics", requests.topic_partitions, large=True),
+    Attack("scrapes", "10 scrapes of the metrics of 10,000 partitions", requests.scrapes, large=True,
+           settings={"metrics.port": "0"}, before=requests.open_logs),
     Attack("wide-produce", "Produce to 10,000 partitions", requests.wide_produce, 200, large=True),
     Attack("recovery", "ListOffsets and Produce of 2,000 logs after a kill", recovery.read_many_logs,
            before=recovery.write_many_logs),
