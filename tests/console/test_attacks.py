@@ -191,13 +191,16 @@ def test_reader_that_does_not_read_delays_no_other(
         each.close()
 
 
+HALF_A_FORM = (
+    "POST /login HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+    "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\na="
+)
+
+
 @pytest.mark.parametrize(
     "begin",
-    [
-        "",
-        "GET / HTTP/1.1\r\nHost: ",
-        "POST /logout HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\nOrigin: http://{host}\r\n\r\na=",
-    ],
+    ["", "GET / HTTP/1.1\r\nHost: ", HALF_A_FORM, "GET /login HTTP/1.1\r\nHost: {host}\r\n\r\n" + HALF_A_FORM],
+    ids=["nothing", "half a head", "half a form", "half a form behind a request"],
 )
 def test_request_that_does_not_arrive_loses_its_connection(console: ConsoleProcess, begin: str) -> None:
     with socket.create_connection(("127.0.0.1", console.port), timeout=60) as connection:

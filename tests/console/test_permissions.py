@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from oncelog.protocol.kinds import AclOperation, AclResource
 from oncelog.testing import Broker
 from support.command_line import ONCELOG
 from support.consoles import ConsoleProcess
-from support.permissions import GuardedServer
+from support.permissions import Grant, GuardedServer, grant
+from support.transactions import ended, write_old
 
 
 def test_page_that_the_client_may_not_see_says_so(
@@ -27,6 +29,32 @@ def test_page_that_the_client_may_not_see_says_so(
     post = console.post("/topics/secret/produce", {"value": "x"})
     assert post.status == 403
     assert "AUTHORIZATION_FAILED" in post.text
+
+
+def test_transaction_that_the_client_may_not_see_does_not_hang(
+    guarded: GuardedServer, start_console: Callable[..., ConsoleProcess], name: str
+) -> None:
+    """Old timestamps and a list without the id are no proof: lists omit ids without an error."""
+    with guarded.administrator() as administrator:
+        administrator.create_topic(name)
+        allowed = [
+            Grant(AclOperation.READ, AclResource.TOPIC, name),
+            Grant(AclOperation.ALTER, AclResource.CLUSTER),
+            Grant(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER),
+        ]
+        grant(administrator, allowed)
+        who = write_old(administrator, name, 12)
+        console = start_console(guarded.bootstrap)
+        pages = [console.json(page) for page in ("/transactions", f"/topics/{name}/0", f"/topics/{name}/0/producers")]
+        assert pages[0]["hanging"]["rows"] == []
+        assert "may not describe all transactional ids" in pages[0]["not_searched"]
+        assert [each["state"] for each in pages[1]["open_transactions"]] == ["unknown"]
+        assert [each["agrees"] for each in pages[2]["producers"]["rows"]] == ["unknown"]
+        question = console.get(f"/topics/{name}/0/abort?producer={who.producer_id}")
+        assert "It is not known whether a coordinator will end this transaction" in question.text
+        post = console.post(f"/topics/{name}/0/abort", {"producer": str(who.producer_id), "first_offset": "0"})
+        assert post.status == 409
+        ended(administrator, name, who)
 
 
 def test_rejected_login_ends_the_command(tmp_path: Path) -> None:

@@ -82,5 +82,7 @@ def test_pages_show_what_the_other_brokers_know(
         row = next(row for row in pages["/groups"]["groups"]["rows"] if row["group"] == living)
         assert (row["lag_hw"], row["uncounted"]) == (len(known), len(unknown))
         assert f"broker {victim}" in pages["/transactions"]["not_searched"]
+        assert pages["/transactions"]["transactions"]["total"] is None, "the silent broker may have some"
+        assert "No transaction is open" not in console.get("/transactions").text
         shown = console.get(f"/topics/{name}")
         assert f"broker {victim}" in shown.text

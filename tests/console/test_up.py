@@ -78,7 +78,8 @@ def test_used_port_is_an_error_before_a_broker_starts(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
-        command = [ONCELOG, "up", "--port", "0", "--data", tmp_path / "data", "--console-port", str(port)]
+        command: list[str | Path] = [ONCELOG, "up", "--port", "0", "--data", tmp_path / "data"]
+        command += ["--console-port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr

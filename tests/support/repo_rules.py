@@ -64,6 +64,7 @@ EDGES = {
     "console/server.py": frozenset({"asyncio", "socket"}),
     "console/app.py": frozenset({"asyncio", "time"}),
     "console/events.py": frozenset({"asyncio"}),
+    "console/model.py": frozenset({"asyncio"}),
     "console/watches.py": frozenset({"asyncio"}),
     "console/pages/*": frozenset({"asyncio"}),
     "spark/commit/*": frozenset(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,12 @@ from oncelog.cli.client_settings import client_settings
 from oncelog.cli.common import connected
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
-from oncelog.cli.up_console import listen, require_console
+from oncelog.cli.up_console import console_token, listen, require_console
 from oncelog.protocol.addresses import bracketed
 
 if TYPE_CHECKING:
     from oncelog.console.app import Console
 
-TOKEN_VARIABLE = "ONCELOG_CONSOLE_TOKEN"
 REQUEST_WAIT_MS, CALL_WAIT_MS = 3_000, 10_000
 """How long a page waits for a response of one broker, and for a call with its retries, which may ask another broker."""
 
@@ -74,7 +72,7 @@ def console(
     # Whoever reaches the console acts with its login, so other users of this machine must not reach it.
     logs_in = any(name.startswith(("sasl.", "ssl.key")) for name in settings)
     listening = listen(host, port) if listener is None else socket.socket(fileno=listener)
-    token = None if local and not logs_in else _token()
+    token = None if local and not logs_in else console_token()
     own = {host.lower()} if local else {host.lower(), socket.gethostname().lower()}
     guard = Guard(frozenset({*own, *(name.lower() for name in names)}), token)
     changes = local if read_only is None else not read_only
@@ -103,17 +101,3 @@ async def _contact(made: Console) -> None:
         await made.admin.cluster.reach(CONTACT_MS)
     except errors.RetriableError as error:
         note(f"the brokers do not answer, and the console asks them again: {error}", level="WARNING")
-
-
-def _token() -> str:
-    """Return the token of the environment, or a new one that is printed. Raises UsageError for a short one."""
-    from oncelog.console.guard import SHORTEST_TOKEN
-
-    given = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if not given:
-        made = secrets.token_urlsafe(24)
-        click.echo(f"oncelog: the console's token is {made}", err=True)
-        return made
-    if len(given) < SHORTEST_TOKEN:
-        raise click.UsageError(f"{TOKEN_VARIABLE} has fewer than {SHORTEST_TOKEN} characters")
-    return given

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -232,7 +232,7 @@ async def _form(request: Request) -> dict[str, str]:
     try:
         body = (await request.body()).decode()
         return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
-    except ValueError:
+    except (ValueError, ClientDisconnect):
         raise RefusedError(400, "The form cannot be read.") from None
 
 

@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 COOKIE = "oncelog_console"
 LONGEST_ADDRESS = 4096
 """Bytes of a path with its query."""
-SHORTEST_TOKEN = 16
-"""Characters of a token that a person chooses."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPEN_PATHS = ("/login", "/static/")
 """What a browser needs before it has logged in."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo
 from oncelog.console.tables import Row, Table
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.topics import TopicPartition
-from oncelog.watch.asking import Asker
+from oncelog.watch.asking import Asker, texts
 
 if TYPE_CHECKING:
     from oncelog.aio import Admin
@@ -75,17 +77,25 @@ class View:
             return default
         return min(max(found, least), most)
 
-    async def every(self, ms: int, name: str, load: Callable[[], Awaitable[T]], about: object = None) -> T:
-        """Return what `load` returns. Call it at most once in `ms`, unless it is `about` something else now."""
-        kept = self.memory.get(name)
-        if kept is not None and kept[0] == about and self.now_ms - kept[1] < ms:
+    async def every(self, ms: int, name: str, load: Callable[[Asker], Awaitable[T]], about: object = None) -> T:
+        """Return what `load` returns. Call it at most once in `ms`, unless it is `about` something else now.
+
+        The troubles of the asker that `load` gets are kept with its result.
+        """
+        kept, now = self.memory.get(name), asyncio.get_running_loop().time()
+        if kept is not None and kept[0] == about and (now - kept[1]) * 1000 < ms:
             known: T = kept[2]
             self.asker.troubles += kept[3]
             return known
-        before = len(self.asker.troubles)
-        found = await load()
-        self.memory[name] = about, self.now_ms, found, self.asker.troubles[before:]
+        asker = self.asker.apart()
+        found = await load(asker)
+        self.memory[name] = about, asyncio.get_running_loop().time(), found, asker.troubles
+        self.asker.troubles += asker.troubles
         return found
+
+    def lacks(self, about: str) -> str:
+        """Return why a question was not answered by all, or an empty text."""
+        return "; ".join(texts(each for each in self.asker.troubles if each.about == about))
 
     def flag(self, name: str) -> bool:
         """Return whether the query has this switch."""
@@ -141,6 +151,14 @@ class Trouble:
     def kind(self) -> str:
         """Return the class of the page in the style sheet."""
         return {403: "forbidden", 404: "missing"}.get(self.status, "unreachable")
+
+
+def is_old(producer: ProducerInfo, now_ms: int, after_ms: int = MAX_TRANSACTION_TIMEOUT_MS) -> bool:
+    """Return whether the newest timestamp of a producer is so old that its open transaction may hang.
+
+    Producers choose timestamps, so this alone shows nothing.
+    """
+    return now_ms - producer.last_timestamp >= after_ms
 
 
 async def or_reason(rows: Awaitable[list[Row]]) -> tuple[list[Row], str]:

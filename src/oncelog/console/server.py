@@ -36,6 +36,12 @@ class _Impatient(H11Protocol):
         super().data_received(data)
         self._wait()
 
+    def on_response_complete(self) -> None:
+        """Wait for the rest of a request that came with the one before."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
+            self._wait()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         super().connection_lost(exc)

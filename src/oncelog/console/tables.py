@@ -105,6 +105,12 @@ class Table:
         self.rows = every[begin : begin + PAGE_ROWS]
         return self.rows
 
+    def lacking(self, reason: str) -> Table:
+        """Say why rows may be missing, unless the reason is empty. Return this table."""
+        if reason:
+            self.known, self.empty = False, f"Not everything could be read: {reason}."
+        return self
+
     def arrange(self) -> Table:
         """Sort the chosen rows by a late column, if that is wanted. Return this table."""
         key = self.sort

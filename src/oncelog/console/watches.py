@@ -32,7 +32,7 @@ MOST_WAITING = 64
 """How many requests may wait for the state of a page."""
 LOADS_AT_ONCE = 4
 LOAD_TIMEOUT_S = 15.0
-"""More than a page waits for brokers that do not answer (`oncelog.watch.asking`): it shows what the others know."""
+"""How long a page is waited for. It should end earlier, with what the other brokers know."""
 
 
 @dataclass(frozen=True)

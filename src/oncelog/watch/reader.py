@@ -1,4 +1,4 @@
-"""Read a cluster turn by turn, within limits, for `oncelog top`.
+"""Read a cluster turn by turn, within limits, for `oncelog top` and the traffic of brokers in the console.
 
 A turn asks each broker for at most `Limits`, in requests about many keys. What is asked:
 
@@ -28,7 +28,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import ANSWER_WAIT_S, Asker
+from oncelog.watch.asking import ANSWER_WAIT_S, Asker, sees_all_ids
 from oncelog.watch.readings import (
     OPEN_STATES,
     WITHOUT_OFFSETS,
@@ -87,6 +87,7 @@ class Reader:
         self._committed: dict[str, dict[TopicPartition, int]] = {}
         self._transactions: dict[str, WatchedTransaction] = {}
         self._all_transactions_known = False
+        self._listed_at = float("-inf")
         self._metadata_valid_until = self._groups_valid_until = self._transactions_valid_until = float("-inf")
         self._asker = Asker(cluster)
 
@@ -116,6 +117,7 @@ class Reader:
             group_readings=dict(self._group_readings),
             transactions=tuple(self._transactions.values()),
             all_transactions_known=self._all_transactions_known,
+            listed_at=self._listed_at,
             troubles=tuple(dict.fromkeys(self._asker.troubles)),
             requests=Requests(turn, sum(after.values())),
         )
@@ -206,8 +208,10 @@ class Reader:
         if not self._wants & {"topics", "transactions"}:
             return
         if self._clock() >= self._transactions_valid_until:
+            self._listed_at = self._clock()
             listed = await self._asker.each("transactions", self._brokers, _open_transactions)
-            self._all_transactions_known = bool(listed) and listed.keys() >= self._brokers.keys()
+            complete = bool(listed) and listed.keys() >= self._brokers.keys()
+            self._all_transactions_known = complete and await sees_all_ids(self._asker, self._brokers)
             known = self._transactions
             self._transactions = {
                 name: item
@@ -311,12 +315,14 @@ class Reader:
         chosen = sorted(held, key=lambda tp: -distance(held[tp]))[: self._limits.holders]
         self._holders = {tp: each for tp, each in self._holders.items() if tp in held}
         found = await self._asker.by_node("producers", {tp: self._leader(tp) for tp in chosen}, requests.producers)
-        for tp in found:
-            self._holders.pop(tp, None)
+        before = {tp: self._holders.pop(tp, None) for tp in found}
         for tp, producers in self._asker.known("producers", found).items():
             for each in producers:
                 if each.transaction_start == held[tp].last_stable_offset:
-                    self._holders[tp] = Holder(each.producer_id, each.producer_epoch, each.last_timestamp)
+                    old = before[tp]
+                    same = old is not None and old[:2] == (each.producer_id, each.producer_epoch)
+                    since = old.since if old is not None and same else self._clock()
+                    self._holders[tp] = Holder(each.producer_id, each.producer_epoch, each.last_timestamp, since)
 
 
 async def _open_transactions(cluster: ClusterClient, node: int) -> list[WatchedTransaction]:

@@ -47,11 +47,15 @@ class PartitionReadings(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The producer whose transaction is open at the last stable offset. `last_timestamp` is in ms since the epoch."""
+    """The producer whose transaction is open at the last stable offset, and since when the reader has known it.
+
+    `last_timestamp` is in ms since the epoch, `since` in seconds of a monotonic clock.
+    """
 
     producer_id: int
     producer_epoch: int
     last_timestamp: int
+    since: float = 0.0
 
 
 class WatchedGroup(NamedTuple):
@@ -167,6 +171,8 @@ class Picture:
     group_readings: Mapping[str, GroupReadings]
     transactions: tuple[WatchedTransaction, ...]
     all_transactions_known: bool
-    """Whether all coordinators answered, so that a transaction which none of them lists has no coordinator."""
+    """Whether all coordinators answered, and the client may see all ids: what they do not list has no coordinator."""
+    listed_at: float
+    """When the coordinators were asked for their lists, in seconds of a monotonic clock."""
     troubles: tuple[Trouble, ...]
     requests: Requests

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from oncelog import errors
 from oncelog.client.admin.transactions import ProducerInfo, producer_info
@@ -60,12 +60,12 @@ Committed = dict[str, dict[TopicPartition, int] | Failed]
 
 
 class Offsets(NamedTuple):
-    """The offsets of a partition, in their order."""
+    """The offsets of a partition."""
 
-    log_start: int
-    last_stable: int
+    log_start_offset: int
     high_watermark: int
-    log_end: int
+    last_stable_offset: int
+    log_end_offset: int
 
 
 async def ends(
@@ -73,7 +73,7 @@ async def ends(
 ) -> dict[TopicPartition, Ends | Failed]:
     """Return the ends of partitions that `node` leads."""
     mine = list(partitions)
-    # The LSOs last: so records that arrive meanwhile do not look uncommitted.
+    # The LSOs after them: so records that arrive meanwhile do not look uncommitted.
     high = await _offsets(cluster, node, mine, LATEST)
     stable = await _offsets(cluster, node, mine, LATEST, isolation_level=1)
     return _together(Ends, high, stable)
@@ -84,17 +84,16 @@ async def offsets(
 ) -> dict[TopicPartition, Offsets | Failed]:
     """Return the offsets of partitions that `node` leads."""
     mine = list(partitions)
-    # One after the other, because they only grow: what is larger is asked for later.
     first = await _offsets(cluster, node, mine, EARLIEST)
-    stable = await _offsets(cluster, node, mine, LATEST, isolation_level=1)
-    high = await _offsets(cluster, node, mine, LATEST)
-    return _together(Offsets, first, stable, high, await _offsets(cluster, node, mine, LATEST, replica_id=DEBUGGING))
+    both = await ends(cluster, node, mine)
+    last = await _offsets(cluster, node, mine, LATEST, replica_id=DEBUGGING)
+    return _together(
+        lambda start, both, end: Offsets(start, both.high_watermark, both.last_stable_offset, end), first, both, last
+    )
 
 
-def _together(
-    make: Callable[..., P], *answers: Mapping[TopicPartition, int | Failed]
-) -> dict[TopicPartition, P | Failed]:
-    """Return for each partition its numbers in all answers, or the first error."""
+def _together(make: Callable[..., P], *answers: Mapping[TopicPartition, Any]) -> dict[TopicPartition, P | Failed]:
+    """Return what `make` makes of a partition's values in all answers, or its first error."""
     found: dict[TopicPartition, P | Failed] = {}
     for tp in answers[0]:
         numbers = [answer[tp] for answer in answers if tp in answer]

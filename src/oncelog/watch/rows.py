@@ -277,7 +277,9 @@ def _uncoordinated(
             continue
         written = max(picture.holders[tp].last_timestamp for tp in alone)
         age_ms = max(0, picture.time_ms - written) if written >= 0 else None
-        hangs = picture.all_transactions_known and age_ms is not None and age_ms > hanging_after_ms
+        # A list that is older than the transaction's begin cannot have it.
+        complete = picture.all_transactions_known and all(picture.holders[tp].since < picture.listed_at for tp in alone)
+        hangs = complete and age_ms is not None and age_ms > hanging_after_ms
         yield TransactionRow(
             transactional_id=None,
             producer_id=producer_id,

@@ -62,6 +62,7 @@ def picture(topics: int = 3) -> Picture:
         group_readings={},
         transactions=(),
         all_transactions_known=True,
+        listed_at=1.0,
         troubles=(),
         requests=Requests(),
     )

@@ -52,6 +52,7 @@ EMPTY = Picture(
     group_readings={},
     transactions=(),
     all_transactions_known=True,
+    listed_at=1.0,
     troubles=(),
     requests=Requests({"METADATA": 1}, 7),
 )
@@ -104,6 +105,7 @@ def held(*known: WatchedTransaction, all_known: bool = True, age_ms: int = 1_000
         holders={("t", 0): Holder(77, 0, NOW - age_ms)},
         transactions=known,
         all_transactions_known=all_known,
+        listed_at=1.0,
     )
 
 

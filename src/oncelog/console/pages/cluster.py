@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from oncelog.client.discovery.topology import Topic
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
 from oncelog.watch import requests
+from oncelog.watch.asking import Asker
 from oncelog.watch.reader import Reader
+from oncelog.watch.readings import Picture
 from oncelog.watch.rows import broker_rows, replica_counts
 
 BROKERS = (
@@ -44,8 +47,8 @@ async def load(view: View) -> Page:
     found, topics, disks, picture = await asyncio.gather(
         view.admin.describe_cluster(),
         view.admin.cluster.topics(internal=True),
-        view.every(DISKS_EVERY_MS, "disks", lambda: _disks(view)),
-        view.every(TRAFFIC_EVERY_MS, "traffic", reader.turn),
+        view.every(DISKS_EVERY_MS, "disks", partial(_disks, view)),
+        view.every(TRAFFIC_EVERY_MS, "traffic", partial(_traffic, reader)),
     )
     traffic = {row.broker: row for row in broker_rows(picture)}
     latencies = {node: each.request_latency_avg for node, each in view.admin.metrics().nodes.items()}
@@ -115,10 +118,16 @@ def _problems(topics: dict[str, Topic]) -> list[Row]:
     return found
 
 
-async def _disks(view: View) -> dict[int, tuple[int, str]]:
+async def _traffic(reader: Reader, asker: Asker) -> Picture:
+    picture = await reader.turn()
+    asker.troubles += picture.troubles
+    return picture
+
+
+async def _disks(view: View, asker: Asker) -> dict[int, tuple[int, str]]:
     """Return the bytes on each broker that answers, and a text about its log directories."""
     nodes = await view.admin.cluster.brokers()
-    found = await view.asker.each("log directories", nodes, requests.directories, alone=True)
+    found = await asker.each("log directories", nodes, requests.directories, alone=True)
     return {
         node: (
             sum(size for each in mine for size in each.sizes.values()),

@@ -9,6 +9,7 @@ from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
+from oncelog.watch.asking import Asker
 from oncelog.watch.readings import WITHOUT_OFFSETS, Ends, WatchedGroup
 from oncelog.watch.rows import lag_of
 
@@ -41,22 +42,21 @@ async def load(view: View) -> Page:
             "coordinator": each.coordinator,
             "_group": address("group", id=each.group_id),
         }
-        for each in await listed(view)
+        for each in await listed(view, view.asker)
     )
     await _add_lags(view, [row for row in rows if row["type"] not in WITHOUT_OFFSETS])
-    return Page("Groups", "groups.html", tables=[table.arrange()])
+    return Page("Groups", "groups.html", tables=[table.arrange().lacking(view.lacks("groups"))])
 
 
-async def listed(view: View) -> list[WatchedGroup]:
+async def listed(view: View, asker: Asker) -> list[WatchedGroup]:
     """Return the groups of all coordinators that answer, by name."""
-    found = await view.asker.each("groups", await view.admin.cluster.brokers(), requests.groups)
+    found = await asker.each("groups", await view.admin.cluster.brokers(), requests.groups)
     return sorted(each for some in found.values() for each in some)
 
 
 async def _add_lags(view: View, rows: list[Row]) -> None:
     places = {row["group"]: row["coordinator"] for row in rows}
-    found = await view.asker.by_node("groups", places, requests.committed)
-    committed = view.asker.known("offsets of groups", found)
+    committed = await view.asker.answers("offsets of groups", places, requests.committed)
     leaders = await view.leaders({at for some in committed.values() for at in some})
     ends = await ends_of(view, leaders)
     for row in rows:
@@ -69,4 +69,4 @@ async def _add_lags(view: View, rows: list[Row]) -> None:
 
 async def ends_of(view: View, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, Ends]:
     """Return the ends of the partitions whose leaders (partition -> node id) answer."""
-    return view.asker.known("offsets", await view.asker.by_node("offsets", leaders, requests.ends))
+    return await view.asker.answers("offsets", leaders, requests.ends)

@@ -13,14 +13,13 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.console.formats import address, crumbs_to, duration
 from oncelog.console.log_reader import LogReader
 from oncelog.console.log_spans import Span, spans
-from oncelog.console.model import Page, View
+from oncelog.console.model import Page, View, is_old
 from oncelog.console.offset_line import Bracket, Line, Position, draw, draw_overview, shorten
 from oncelog.console.pages import groups, producers
-from oncelog.console.pages.transactions import is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import transactions_of
+from oncelog.watch.asking import Asker, uncoordinated
 from oncelog.watch.readings import WITHOUT_OFFSETS
 from oncelog.watch.rows import will_end
 
@@ -82,7 +81,7 @@ async def load(view: View) -> Page:
         return Page(f"{topic}-{number}", "partition_offline.html", facts, crumbs=crumbs)
     shown = window(view, info)
     reader: LogReader = view.memory.setdefault("reader", LogReader())
-    seen, positions, complete = await asyncio.gather(
+    seen, (positions, left_out), complete = await asyncio.gather(
         producers.visible(view, topic, number),
         _positions(view, (topic, number), info),
         reader.read(admin.cluster, (topic, number), info, shown.begin, shown.end),
@@ -106,7 +105,7 @@ async def load(view: View) -> Page:
     tables = [_span_table(view, found, shown), _position_table(view, positions)]
     facts |= {"open_transactions": holders, "window": shown._asdict(), "complete": complete}
     figures = {"line": draw(line), "overview": draw_overview(line)}
-    extra = {"window": shown, "ways": _ways(shown, info), "groups_left_out": view.memory.get("left_out", 0)}
+    extra = {"window": shown, "ways": _ways(shown, info), "groups_left_out": left_out}
     return Page(f"{topic}-{number}", "partition.html", facts, tables, figures, extra, crumbs)
 
 
@@ -130,7 +129,8 @@ def _span_table(view: View, found: list[Span], shown: Window) -> Table:
 def _position_table(view: View, rows: list[Row]) -> Table:
     links = {"group": "_group"}
     empty = "No group has committed an offset of this partition."
-    return Table("groups", "Groups", POSITIONS, view.query, links=links, main=False, empty=empty).fill(rows)
+    table = Table("groups", "Groups", POSITIONS, view.query, links=links, main=False, empty=empty).fill(rows)
+    return table.lacking(view.lacks("groups"))
 
 
 def _ways(shown: Window, info: PartitionInfo) -> list[tuple[str, dict[str, Any], bool]]:
@@ -157,12 +157,15 @@ async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]
     if not some:
         return []
     nodes = await view.admin.cluster.brokers()
-    known, answered = await transactions_of(view.asker, nodes, [each.producer_id for each in some])
+    at = (topic, number)
+    leaders = await view.leaders([at])
+    candidates = [(at, each) for each in some]
+    alone, known, complete = await uncoordinated(view.asker, nodes, leaders, candidates)
     rows = []
     for each in sorted(some, key=lambda each: each.transaction_start):
         transaction = known.get(each.producer_id)
-        listed = will_end(transaction, (topic, number))
-        hanging = answered and not listed and is_old(each, view.now_ms)
+        listed = will_end(transaction, at)
+        hanging = complete and (at, each) in alone and is_old(each, view.now_ms)
         state = "hanging" if hanging else "unknown"
         if transaction is not None and listed:
             state = transaction.state
@@ -197,24 +200,25 @@ def _bracket(row: Row) -> Bracket:
     return Bracket(row["first_offset"], words, row["address"], row["hanging"])
 
 
-async def _positions(view: View, at: TopicPartition, info: PartitionInfo) -> list[Row]:
-    """Return the groups with an offset of this partition. Which groups those are is asked for now and then.
+async def _positions(view: View, at: TopicPartition, info: PartitionInfo) -> tuple[list[Row], int]:
+    """Return the groups with an offset of this partition, and the number of groups that may have one, too.
+
+    Which groups those are is asked for now and then.
 
     Of more than `GROUPS_AT_MOST` groups, only so many are asked.
     """
 
-    async def find() -> tuple[dict[str, int], int]:
+    async def find(asker: Asker) -> tuple[dict[str, int], int]:
         """Return group -> coordinator of those with an offset here, and the number of groups that may have one, too."""
-        listed = [each for each in await groups.listed(view) if each.type not in WITHOUT_OFFSETS]
+        listed = [each for each in await groups.listed(view, asker) if each.type not in WITHOUT_OFFSETS]
         some = {each.group_id: each.coordinator for each in listed[:GROUPS_AT_MOST]}
-        answered = await _committed(view, some, at)
+        answered = await _committed(asker, some, at)
         mine = [name for name, offset in answered.items() if offset is not None]
         shown = mine[:POSITIONS_AT_MOST]
         return {name: some[name] for name in shown}, len(listed) - len(answered) + len(mine) - len(shown)
 
     places, left_out = await view.every(GROUPS_EVERY_MS, "groups", find)
-    view.memory["left_out"] = left_out
-    return [
+    rows: list[Row] = [
         {
             "group": group,
             "committed": offset,
@@ -222,16 +226,16 @@ async def _positions(view: View, at: TopicPartition, info: PartitionInfo) -> lis
             "lag_hw": max(0, info.high_watermark - offset),
             "_group": address("group", id=group),
         }
-        for group, offset in (await _committed(view, places, at)).items()
+        for group, offset in (await _committed(view.asker, places, at)).items()
         if offset is not None
     ]
+    return rows, left_out
 
 
-async def _committed(view: View, coordinators: Mapping[str, int], at: TopicPartition) -> dict[str, int | None]:
+async def _committed(asker: Asker, coordinators: Mapping[str, int], at: TopicPartition) -> dict[str, int | None]:
     """Return the committed offsets of groups (group -> node id of its coordinator) in a partition."""
 
     async def ask(cluster: ClusterClient, node: int, some: list[str]) -> requests.Committed:
         return await requests.committed(cluster, node, some, [at])
 
-    answers = await view.asker.by_node("offsets of groups", coordinators, ask)
-    return {name: found.get(at) for name, found in view.asker.known("offsets of groups", answers).items()}
+    return {name: found.get(at) for name, found in (await asker.answers("groups", coordinators, ask)).items()}

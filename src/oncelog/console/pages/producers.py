@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from oncelog import errors
-from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo
+from oncelog.client.admin.transactions import ProducerInfo
 from oncelog.console.formats import address, crumbs_to
-from oncelog.console.model import Page, View
+from oncelog.console.model import Page, View, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import transactions_of
+from oncelog.watch.asking import OpenIn, transactions_of, uncoordinated
 from oncelog.watch.rows import will_end
 
 OF_A_PARTITION = (
@@ -72,9 +72,8 @@ async def load_all(view: View) -> Page:
         if each.leader >= 0 and wanted in ("", name)
     ]
     asked = dict(places[:PARTITIONS_AT_MOST])
-    answers = await view.asker.by_node("producers", asked, requests.producers)
     rows: list[Row] = []
-    for at, some in sorted(view.asker.known("producers", answers).items()):
+    for at, some in sorted((await view.asker.answers("producers", asked, requests.producers)).items()):
         place = {"topic": at[0], "partition": at[1], "_partition": address("topics", *at, "producers")}
         rows += [{**place, **_row(each, view.now_ms)} for each in some]
     links = {"topic": "_partition", "transactional_id": "_transaction"}
@@ -83,7 +82,8 @@ async def load_all(view: View) -> Page:
     table.choose(rows)
     await _add_coordinators(view, table.rows, None)
     facts = {"topic": wanted, "not_asked": len(places) - len(asked)}
-    return Page("Producers", "producers.html", facts, [table.arrange()], extra={"topics": sorted(topics)[:1000]})
+    table.arrange().lacking(view.lacks("producers"))
+    return Page("Producers", "producers.html", facts, [table], extra={"topics": sorted(topics)[:1000]})
 
 
 async def visible(view: View, topic: str, number: int) -> list[ProducerInfo]:
@@ -105,23 +105,34 @@ def _row(each: ProducerInfo, now_ms: int) -> Row:
         "transactional_id": None,
         "state": None,
         "agrees": None,
+        "_producer": each,
     }
 
 
 async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | None) -> None:
     """Add what the coordinators know of the producers in these rows."""
     nodes = await view.admin.cluster.brokers()
-    known, _ = await transactions_of(view.asker, nodes, [row["producer_id"] for row in rows])
-    for row in rows:
+    known, complete = await transactions_of(view.asker, nodes, [row["producer_id"] for row in rows])
+    places: list[TopicPartition] = [at or (row["topic"], row["partition"]) for row in rows]
+    suspects = [
+        (place, row["_producer"])
+        for place, row in zip(places, rows, strict=True)
+        if row["first_offset"] is not None
+        and not will_end(known.get(row["producer_id"]), place)
+        and is_old(row["_producer"], view.now_ms)
+    ]
+    alone: list[OpenIn] = []
+    if suspects and complete:
+        leaders = await view.leaders(place for place, _ in suspects)
+        alone, _, complete = await uncoordinated(view.asker, nodes, leaders, suspects)
+    for place, row in zip(places, rows, strict=True):
         info = known.get(row["producer_id"])
-        place = at or (row["topic"], row["partition"])
-        begun = row["first_offset"] is not None
         if info is not None:
             row |= {"transactional_id": info.transactional_id, "state": info.state}
             row["_transaction"] = address("transaction", id=info.transactional_id)
         listed = will_end(info, place)
-        if begun:  # otherwise, it may have ended since the partition was asked, or the client may not describe it
-            old = (row["idle_ms"] or 0) >= MAX_TRANSACTION_TIMEOUT_MS
-            row["agrees"] = "both open" if listed else "hanging" if old else "unknown"
+        if row["first_offset"] is not None:  # it may have ended since, or the client may not describe it
+            hanging = complete and (place, row["_producer"]) in alone
+            row["agrees"] = "both open" if listed else "hanging" if hanging else "unknown"
         elif info is not None:
             row["agrees"] = "marker written" if listed else "both ended"

@@ -67,7 +67,7 @@ async def load(view: View) -> Page:
         }
         for prefix, row in sorted(found.items())
     )
-    return Page("Spark sinks", "sinks.html", tables=[table])
+    return Page("Spark sinks", "sinks.html", tables=[table.lacking(view.lacks("transactions"))])
 
 
 async def load_one(view: View) -> Page:

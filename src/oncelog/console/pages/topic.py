@@ -51,17 +51,16 @@ async def load(view: View) -> Page:
     )
     leaders = {(name, row["partition"]): topic.partitions[row["partition"]].leader for row in shown}
     sizes, (found, reason), offsets = await asyncio.gather(
-        replica_sizes(view, list(leaders)),
-        view.every(SETTINGS_EVERY_MS, "settings", lambda: or_reason(_settings(view, name))),
-        view.asker.by_node("offsets", leaders, requests.offsets),
+        replica_sizes(view, {at: topic.partitions[at[1]].replicas for at in leaders}),
+        view.every(SETTINGS_EVERY_MS, "settings", lambda _: or_reason(_settings(view, name))),
+        view.asker.answers("offsets", leaders, requests.offsets),
     )
-    known = view.asker.known("offsets", offsets)
     for row in shown:
         at = name, row["partition"]
         row["size"] = sizes.get(at)
-        if at in known:
-            start, lso, hw, leo = known[at]
-            row |= {"start": start, "lso": lso, "hw": hw, "leo": leo, "held_back": hw - lso}
+        if at in offsets:
+            start, hw, lso, leo = offsets[at]
+            row |= {"start": start, "lso": lso, "hw": hw, "leo": leo, "held_back": max(0, hw - lso)}
     facts = {"topic": name, "topic_id": str(topic.topic_id), "internal": topic.internal}
     changed = Table("settings", "Settings", SETTINGS, view.query, main=False, empty=reason, known=not reason)
     return Page(name, "topic.html", facts, [table.arrange(), changed.fill(found)], crumbs=[("Topics", "/topics")])

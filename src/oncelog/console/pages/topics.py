@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.console.formats import address
 from oncelog.console.model import Page, View
 from oncelog.console.tables import Column, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
+from oncelog.watch.asking import Asker
 
 COLUMNS = (
     Column("name", "Topic", "id"),
@@ -39,11 +42,14 @@ async def load(view: View) -> Page:
         for name, topic in sorted(topics.items())
         if internal or not topic.internal
     )
-    wanted = [(row["name"], index) for row in shown for index in topics[row["name"]].partitions]
-    sizes = await replica_sizes(view, wanted)
+    replicas = {
+        (row["name"], index): each.replicas for row in shown for index, each in topics[row["name"]].partitions.items()
+    }
+    sizes = await replica_sizes(view, replicas)
     for row in shown:
-        mine = [size for (topic, _), size in sizes.items() if topic == row["name"]]
-        row["size"] = sum(mine) if mine else None
+        mine = [sizes.get((row["name"], index)) for index in topics[row["name"]].partitions]
+        known = [size for size in mine if size is not None]
+        row["size"] = sum(known) if len(known) == len(mine) else None
     facts = {"hidden": 0 if internal else sum(topic.internal for topic in topics.values())}
     return Page("Topics", "topics.html", facts, [table.arrange()], extra={"internal": internal})
 
@@ -51,21 +57,22 @@ async def load(view: View) -> Page:
 SIZES_EVERY_MS = 3_000
 
 
-async def replica_sizes(view: View, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the bytes of the replicas of each partition on the brokers that answer.
+async def replica_sizes(view: View, replicas: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, int]:
+    """Return the bytes of all replicas of each partition (partition -> node ids), if all their brokers answer.
 
     They are asked at most every `SIZES_EVERY_MS`.
     """
 
     async def ask(cluster: ClusterClient, node: int) -> dict[TopicPartition, int]:
-        return await requests.sizes(cluster, node, wanted)
+        return await requests.sizes(cluster, node, [at for at, nodes in replicas.items() if node in nodes])
 
-    async def load() -> dict[TopicPartition, int]:
-        nodes = await view.admin.cluster.brokers() if wanted else ()
-        found: dict[TopicPartition, int] = {}
-        for of_node in (await view.asker.each("sizes", nodes, ask, alone=True)).values():
-            for at, size in of_node.items():
-                found[at] = found.get(at, 0) + size
-        return found
+    async def load(asker: Asker) -> dict[TopicPartition, int]:
+        wanted = sorted({node for nodes in replicas.values() for node in nodes})
+        found = await asker.each("sizes", wanted, ask, alone=True)
+        return {
+            at: sum(found[node].get(at, 0) for node in nodes)
+            for at, nodes in replicas.items()
+            if found.keys() >= set(nodes)
+        }
 
-    return await view.every(SIZES_EVERY_MS, "sizes", load, wanted)
+    return await view.every(SIZES_EVERY_MS, "sizes", load, replicas)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from oncelog.client.admin.transactions import ProducerInfo, TransactionInfo
 from oncelog.console.formats import address, crumbs_to
 from oncelog.console.guard import RefusedError
-from oncelog.console.model import Actor, Page, View
+from oncelog.console.model import Actor, Page, View, is_old
 from oncelog.console.pages.groups import ends_of
-from oncelog.console.pages.transactions import HANGING_MINUTES, details, is_old
+from oncelog.console.pages.transactions import HANGING_MINUTES, details
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import ONGOING
 from oncelog.watch import requests
+from oncelog.watch.asking import Asker, texts, transactions_of
 from oncelog.watch.readings import watched
+from oncelog.watch.rows import will_end
 
 if TYPE_CHECKING:
     from oncelog.aio import Admin
@@ -58,7 +60,7 @@ async def _partitions(view: View, info: TransactionInfo) -> list[Row]:
     asker = view.asker
     leaders = await view.leaders(info.partitions[:PARTITIONS_AT_MOST])
     ends = await ends_of(view, leaders)
-    producers = asker.known("producers", await asker.by_node("producers", leaders, requests.producers))
+    producers = await asker.answers("producers", leaders, requests.producers)
     rows: list[Row] = []
     for at in info.partitions:
         row: Row = {"topic": at[0], "partition": at[1], "_partition": address("topics", *at)}
@@ -122,13 +124,19 @@ async def _hanging(actor: Actor, topic: str, partition: int, producer_id: int) -
     """
     admin = actor.admin
     before = await _with_open(admin, topic, partition, producer_id)
-    for known in await admin.coordinated_transactions([producer_id]):
-        if (topic, partition) in known.partitions:
-            raise RefusedError(
-                409,
-                f"This transaction does not hang: the coordinator of {known.transactional_id!r} will end it. End it "
-                "on its own page, so that all its partitions have the same outcome.",
-            )
+    asker = Asker(admin.cluster)
+    known, complete = await transactions_of(asker, await admin.cluster.brokers(), [producer_id])
+    transaction = known.get(producer_id)
+    if transaction is not None and will_end(transaction, (topic, partition)):
+        raise RefusedError(
+            409,
+            f"This transaction does not hang: the coordinator of {transaction.transactional_id!r} will end it. End it "
+            "on its own page, so that all its partitions have the same outcome.",
+        )
+    if not complete:
+        raise RefusedError(
+            409, f"It is not known whether a coordinator will end this transaction: {'; '.join(texts(asker.troubles))}."
+        )
     found = await _with_open(admin, topic, partition, producer_id)
     if found.transaction_start != before.transaction_start:
         raise RefusedError(409, "The producer has just begun another transaction here, so this one does not hang.")

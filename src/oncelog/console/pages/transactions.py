@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS, ProducerInfo
+from oncelog.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from oncelog.console.formats import address
-from oncelog.console.model import Page, View
+from oncelog.console.model import Page, View, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import FINISHED, Dot, draw
 from oncelog.watch import requests
-from oncelog.watch.asking import texts, transactions_of
+from oncelog.watch.asking import Asker, texts, uncoordinated
 from oncelog.watch.readings import OPEN_STATES, WatchedTransaction
-from oncelog.watch.rows import will_end
 
 COLUMNS = (
     Column("transactional_id", "Transactional id", "id"),
@@ -36,11 +35,6 @@ HANGING_PARTITIONS = 10_000
 COMMAND = "`oncelog txn find-hanging` searches them"
 
 
-def is_old(producer: ProducerInfo, now_ms: int) -> bool:
-    """Return whether a producer has written nothing for so long that its open transaction may hang."""
-    return now_ms - producer.last_timestamp >= MAX_TRANSACTION_TIMEOUT_MS
-
-
 async def load(view: View) -> Page:
     """Load the transactions of all coordinators. Details are asked only for the rows that are shown."""
     nodes = await view.admin.cluster.brokers()
@@ -59,19 +53,25 @@ async def load(view: View) -> Page:
         if isinstance(info, WatchedTransaction):  # otherwise it has expired meanwhile, or the client may not see it
             row |= details(info, view.now_ms)
     minutes = view.number("minutes", HANGING_MINUTES, 0, 100_000)
-    hanging, not_searched = await view.every(HANGING_EVERY_MS, "hanging", lambda: _hanging(view, minutes), minutes)
+    hanging, not_searched = await view.every(
+        HANGING_EVERY_MS, "hanging", lambda asker: _hanging(view, asker, minutes), minutes
+    )
     found = Table("hanging", "Hanging transactions", HANGING, view.query, links={"topic": "_partition"}, main=False)
-    found.empty = not_searched or "No transaction hangs."
+    found.empty = "No transaction hangs."
     old = {row["transactional_id"] for row in rows if (row.get("age_ms") or 0) > (row.get("timeout_ms") or 2**63)}
     dots = [Dot(each.transactional_id, each.state, _target(each), each.transactional_id in old) for each in ordered]
+    lacking = view.lacks("transactions")
+    table.arrange().lacking(lacking)
     facts = {
-        "open": sum(each.state in OPEN_STATES for each in listed),
+        "open": None if lacking else sum(each.state in OPEN_STATES for each in listed),
         "finished": sum(each.state in FINISHED for each in listed),
         "hanging_minutes": minutes,
         "not_searched": not_searched,
     }
     figures, extra = {"states": draw(dots)}, {"all": everything}
-    return Page("Transactions", "transactions.html", facts, [table.arrange(), found.fill(hanging)], figures, extra)
+    return Page(
+        "Transactions", "transactions.html", facts, [table, found.fill(hanging).lacking(not_searched)], figures, extra
+    )
 
 
 def _target(each: WatchedTransaction) -> str:
@@ -104,26 +104,21 @@ def details(info: WatchedTransaction, now_ms: int) -> Row:
     }
 
 
-async def _hanging(view: View, minutes: int) -> tuple[list[Row], str]:
+async def _hanging(view: View, asker: Asker, minutes: int) -> tuple[list[Row], str]:
     """Return hanging transactions, and why there may be more. All partitions are asked, so do it only now and then."""
     topics = await view.admin.cluster.topics(internal=True)
-    places = {(name, index): each.leader for name, topic in topics.items() for index, each in topic.partitions.items()}
-    if len(places) > HANGING_PARTITIONS:
-        return [], f"Not searched, because there are more than {HANGING_PARTITIONS:,} partitions: {COMMAND}."
-    answers = await view.asker.by_node("producers", places, requests.producers)
-    producers = view.asker.known("producers", answers)
+    leaders = {(name, index): each.leader for name, topic in topics.items() for index, each in topic.partitions.items()}
+    if len(leaders) > HANGING_PARTITIONS:
+        return [], f"more than {HANGING_PARTITIONS:,} partitions; {COMMAND}"
+    producers = await asker.answers("producers", leaders, requests.producers)
     old = [
         (at, each)
         for at, some in sorted(producers.items())
         for each in some
-        if each.transaction_start >= 0 and view.now_ms - each.last_timestamp >= minutes * 60_000
+        if each.transaction_start >= 0 and is_old(each, view.now_ms, minutes * 60_000)
     ]
     nodes = await view.admin.cluster.brokers()
-    known, complete = await transactions_of(view.asker, nodes, [each.producer_id for _, each in old])
-    unread = len(places) - len(producers)
-    if not complete:
-        return [], "Not searched: " + "; ".join(texts(view.asker.troubles))
-    why = "; ".join(texts(view.asker.troubles)) or "they have no leader"
+    alone, _, complete = await uncoordinated(asker, nodes, leaders, old)
     rows = [
         {
             "topic": topic,
@@ -134,7 +129,15 @@ async def _hanging(view: View, minutes: int) -> tuple[list[Row], str]:
             "idle_ms": max(0, view.now_ms - each.last_timestamp),
             "_partition": address("topics", topic, number, "abort", producer=each.producer_id),
         }
-        for (topic, number), each in old
-        if not will_end(known.get(each.producer_id), (topic, number))
+        for (topic, number), each in alone
+        if complete
     ]
-    return rows, f"{unread:,} of {len(places):,} partitions were not searched: {why}." if unread else ""
+    reasons = texts(asker.troubles)
+    if not complete:
+        reasons.append("not all coordinators have shown all transactions")
+    left = leaders.keys() - producers.keys()
+    if left:
+        silent = ", ".join(map(str, sorted({leaders[at] for at in left} - {-1})))
+        who = f" of broker {silent}" if silent else ""
+        reasons.append(f"{len(left):,} partitions{who} were not searched")
+    return rows, "; ".join(reasons)
