@@ -72,7 +72,7 @@ class ConsoleBeside:
     """A console on localhost that ends with this process. A context manager, which stops it at the end.
 
     `port` is None if no console is wanted. The constructor raises ClickException if a package of the extra is missing,
-    the port is in use, or the token is too short. A console that ends by itself is started again.
+    the port is in use, or the token is too short. If the console ends by itself, this object starts it again.
     """
 
     def __init__(self, port: int | None) -> None:

@@ -165,21 +165,23 @@ async def or_reason(rows: Awaitable[list[Row]]) -> tuple[list[Row], str]:
     """Return the rows of a table, or none, and the reason if the client may not see them."""
     try:
         return await rows, ""
-    except (errors.AuthorizationError, errors.UnsupportedError) as error:
-        return [], f"{error.message} ({error.code.name})."
-    except errors.RequestError as error:
+    except errors.KafkaError as error:
         if error.code is ErrorCode.SECURITY_DISABLED:
             return [], "The brokers have no authorizer, so every client may do everything."
-        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return [], f"{error.message} ({error.code.name})."
+        if isinstance(error, errors.AuthorizationError | errors.UnsupportedError):
+            return [], _sentence(error)
         raise
+
+
+def _sentence(error: errors.KafkaError) -> str:
+    return f"{error.message} ({error.code.name})."
 
 
 def trouble_of(error: errors.OncelogError) -> Trouble:
     """Return what to tell a person about an error of the client."""
     if not isinstance(error, errors.KafkaError):
         return Trouble(400, "This cannot be shown", str(error))
-    text = f"{error.message} ({error.code.name})."
+    text = _sentence(error)
     if error.code in _MISSING:
         return Trouble(404, _MISSING[error.code], text, error.advice)
     for kind, status, heading in _HEADINGS:

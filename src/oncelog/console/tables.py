@@ -143,7 +143,7 @@ class Table:
         return {name: value for name, value in self.query.items() if name not in drop}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the rows that are shown, and how many there are. What is not known is None."""
+        """Return the rows that are shown, and how many there are. A cell that was not read is None."""
         links, keys = set(self.links.values()), [column.key for column in self.columns]
         return {
             "total": self.total if self.known else None,

@@ -172,20 +172,20 @@ OpenIn = tuple[TopicPartition, ProducerInfo]
 
 
 async def uncoordinated(
-    asker: Asker, nodes: Iterable[int], leaders: Mapping[TopicPartition, int], candidates: Iterable[OpenIn]
-) -> tuple[list[OpenIn], dict[int, WatchedTransaction], bool]:
-    """Return the candidates that no coordinator will end, and what `transactions_of` returns.
+    asker: Asker,
+    known: Mapping[int, WatchedTransaction],
+    leaders: Mapping[TopicPartition, int],
+    candidates: Iterable[OpenIn],
+) -> list[OpenIn]:
+    """Return the candidates that no coordinator will end. `known` is what the coordinators know (`transactions_of`).
 
     `leaders` has the node ids of the partitions. The partitions are asked again after the coordinators, because a
     transaction may have ended in between.
     """
-    some = list(candidates)
-    known, complete = await transactions_of(asker, nodes, [each.producer_id for _, each in some])
-    left = [(tp, each) for tp, each in some if not will_end(known.get(each.producer_id), tp)]
+    left = [(tp, each) for tp, each in candidates if not will_end(known.get(each.producer_id), tp)]
     places = {tp: leaders.get(tp, -1) for tp, _ in left}
     again = await asker.answers("producers", places, requests.producers)
-    still = [(tp, each) for tp, each in left if any(map(partial(_is_same, each), again.get(tp, ())))]
-    return still, known, complete
+    return [(tp, each) for tp, each in left if any(map(partial(_is_same, each), again.get(tp, ())))]
 
 
 def _is_same(one: ProducerInfo, other: ProducerInfo) -> bool:

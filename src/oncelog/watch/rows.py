@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -325,14 +325,28 @@ def replica_counts(topics: Mapping[str, Topic]) -> ReplicaCounts:
     return found
 
 
-def broker_rows(picture: Picture) -> list[BrokerRow]:
-    """Return the brokers by node id, also those that have replicas but do not run."""
-    counts = replica_counts(picture.topics)
-    silent = {trouble.node: trouble.text for trouble in picture.troubles if trouble.node is not None}
+class Traffic(NamedTuple):
+    """What the partitions that a broker leads get per second, as in `TopicRow`. None if none was read twice."""
+
+    records_per_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+def traffic_of(picture: Picture) -> Mapping[int, Traffic]:
+    """Return the traffic by node id. Brokers of which nothing was read have a `Traffic` without numbers."""
     read: dict[int, list[PartitionReadings]] = {}
     for (name, index), each in picture.partitions.items():
         if (name, index) not in picture.unanswered and name in picture.topics:
             read.setdefault(picture.topics[name].partitions[index].leader, []).append(each)
+    found = {node: Traffic(_sum(map(_rate, some)), _sum(map(_byte_rate, some))) for node, some in read.items()}
+    return defaultdict(Traffic, found)
+
+
+def broker_rows(picture: Picture) -> list[BrokerRow]:
+    """Return the brokers by node id, also those that have replicas but do not run."""
+    counts = replica_counts(picture.topics)
+    silent = {trouble.node: trouble.text for trouble in picture.troubles if trouble.node is not None}
+    traffic = traffic_of(picture)
     rows = []
     for node in sorted(picture.brokers.keys() | counts.replicas.keys()):
         known = picture.brokers.get(node)
@@ -348,8 +362,8 @@ def broker_rows(picture: Picture) -> list[BrokerRow]:
                 replicas=counts.replicas[node],
                 under_replicated=counts.under_replicated[node],
                 out_of_sync=counts.out_of_sync[node],
-                records_per_s=_sum(map(_rate, read.get(node, ()))),
-                bytes_per_s=_sum(map(_byte_rate, read.get(node, ()))),
+                records_per_s=traffic[node].records_per_s,
+                bytes_per_s=traffic[node].bytes_per_s,
                 problem=silent.get(node, ""),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 
 from oncelog.client.discovery.topology import Topic
@@ -12,8 +13,7 @@ from oncelog.console.tables import Column, Row, Table
 from oncelog.watch import requests
 from oncelog.watch.asking import Asker
 from oncelog.watch.reader import Reader
-from oncelog.watch.readings import Picture
-from oncelog.watch.rows import broker_rows, replica_counts
+from oncelog.watch.rows import Traffic, replica_counts, traffic_of
 
 BROKERS = (
     Column("broker", "Broker", "number"),
@@ -44,13 +44,12 @@ TRAFFIC_EVERY_MS = 2_000
 async def load(view: View) -> Page:
     """Load the page of the cluster."""
     reader = view.memory.setdefault("reader", Reader(view.admin.cluster, subjects=("brokers",)))
-    found, topics, disks, picture = await asyncio.gather(
+    found, topics, disks, traffic = await asyncio.gather(
         view.admin.describe_cluster(),
         view.admin.cluster.topics(internal=True),
         view.every(DISKS_EVERY_MS, "disks", partial(_disks, view)),
         view.every(TRAFFIC_EVERY_MS, "traffic", partial(_traffic, reader)),
     )
-    traffic = {row.broker: row for row in broker_rows(picture)}
     latencies = {node: each.request_latency_avg for node, each in view.admin.metrics().nodes.items()}
     brokers = Table("brokers", "Brokers", BROKERS, view.query)
     counts = replica_counts(topics)
@@ -63,8 +62,8 @@ async def load(view: View) -> Page:
             "leaders": counts.leaders[item.node_id],
             "replicas": counts.replicas[item.node_id],
             "lagging": counts.out_of_sync[item.node_id],
-            "records_per_s": (row := traffic.get(item.node_id)) and _rounded(row.records_per_s),
-            "bytes_per_s": row and _rounded(row.bytes_per_s),
+            "records_per_s": _rounded(traffic[item.node_id].records_per_s),
+            "bytes_per_s": _rounded(traffic[item.node_id].bytes_per_s),
             "latency_ms": _rounded(latencies.get(item.node_id)),
             "size": disks.get(item.node_id, (None, None))[0],
             "directories": disks.get(item.node_id, (None, None))[1],
@@ -118,10 +117,10 @@ def _problems(topics: dict[str, Topic]) -> list[Row]:
     return found
 
 
-async def _traffic(reader: Reader, asker: Asker) -> Picture:
+async def _traffic(reader: Reader, asker: Asker) -> Mapping[int, Traffic]:
     picture = await reader.turn()
     asker.troubles += picture.troubles
-    return picture
+    return traffic_of(picture)
 
 
 async def _disks(view: View, asker: Asker) -> dict[int, tuple[int, str]]:

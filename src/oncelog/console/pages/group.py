@@ -59,6 +59,7 @@ async def load(view: View) -> Page:
     rows: list[Row] = []
     for at in sorted(wanted):
         position, end = committed.get(at), ends.get(at)
+        here = lag_of({} if position is None else {at: position}, ends)
         rows.append(
             {
                 "topic": at[0],
@@ -66,8 +67,8 @@ async def load(view: View) -> Page:
                 "committed": None if position is None else int(position),
                 "lso": end and end.last_stable_offset,
                 "hw": end and end.high_watermark,
-                "lag_lso": max(0, end.last_stable_offset - position) if position is not None and end else None,
-                "lag_hw": max(0, end.high_watermark - position) if position is not None and end else None,
+                "lag_lso": here.stable,
+                "lag_hw": here.high_watermark,
                 "client_id": owners[at].client_id if at in owners else None,
                 "metadata": None if position is None else position.metadata or None,
                 "_partition": address("topics", *at),

@@ -19,9 +19,9 @@ from oncelog.console.pages import groups, producers
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import Asker, uncoordinated
-from oncelog.watch.readings import WITHOUT_OFFSETS
-from oncelog.watch.rows import will_end
+from oncelog.watch.asking import Asker, transactions_of, uncoordinated
+from oncelog.watch.readings import WITHOUT_OFFSETS, Ends
+from oncelog.watch.rows import lag_of, will_end
 
 WINDOWS = (25, 100, 400, 1600, 6400)
 GROUPS_AT_MOST = 100
@@ -86,7 +86,8 @@ async def load(view: View) -> Page:
         _positions(view, (topic, number), info),
         reader.read(admin.cluster, (topic, number), info, shown.begin, shown.end),
     )
-    holders = await _holders(view, topic, number, [each for each in seen if each.transaction_start >= 0])
+    opened = [each for each in seen if each.transaction_start >= 0]
+    holders = await _holders(view, (topic, number), info.leader, opened)
     found = spans(reader.batches.values(), {each["producer_id"]: each["first_offset"] for each in holders})
     line = Line(
         name=f"{topic}-{number}",
@@ -152,20 +153,19 @@ def _ways(shown: Window, info: PartitionInfo) -> list[tuple[str, dict[str, Any],
     return found
 
 
-async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]) -> list[Row]:
+async def _holders(view: View, at: TopicPartition, leader: int, some: list[ProducerInfo]) -> list[Row]:
     """Return the open transactions of the partition, the oldest first, with what their coordinators know."""
     if not some:
         return []
     nodes = await view.admin.cluster.brokers()
-    at = (topic, number)
-    leaders = await view.leaders([at])
-    candidates = [(at, each) for each in some]
-    alone, known, complete = await uncoordinated(view.asker, nodes, leaders, candidates)
+    known, complete = await transactions_of(view.asker, nodes, [each.producer_id for each in some])
+    suspects = [(at, each) for each in some if complete and is_old(each, view.now_ms)]
+    alone = await uncoordinated(view.asker, known, {at: leader}, suspects)
     rows = []
     for each in sorted(some, key=lambda each: each.transaction_start):
         transaction = known.get(each.producer_id)
         listed = will_end(transaction, at)
-        hanging = complete and (at, each) in alone and is_old(each, view.now_ms)
+        hanging = (at, each) in alone
         state = "hanging" if hanging else "unknown"
         if transaction is not None and listed:
             state = transaction.state
@@ -180,9 +180,9 @@ async def _holders(view: View, topic: str, number: int, some: list[ProducerInfo]
                 "begun_ms": begun,
                 "age_ms": view.now_ms - (begun or each.last_timestamp),
                 "hanging": hanging,
-                "address": address("topics", topic, number, "abort", producer=each.producer_id)
+                "address": address("topics", *at, "abort", producer=each.producer_id)
                 if hanging
-                else address("topics", topic, number, "producers")
+                else address("topics", *at, "producers")
                 if transaction is None
                 else address("transaction", id=transaction.transactional_id),
             }
@@ -218,17 +218,13 @@ async def _positions(view: View, at: TopicPartition, info: PartitionInfo) -> tup
         return {name: some[name] for name in shown}, len(listed) - len(answered) + len(mine) - len(shown)
 
     places, left_out = await view.every(GROUPS_EVERY_MS, "groups", find)
-    rows: list[Row] = [
-        {
-            "group": group,
-            "committed": offset,
-            "lag_lso": max(0, info.last_stable_offset - offset),
-            "lag_hw": max(0, info.high_watermark - offset),
-            "_group": address("group", id=group),
-        }
-        for group, offset in (await _committed(view.asker, places, at)).items()
-        if offset is not None
-    ]
+    ends = {at: Ends(info.high_watermark, info.last_stable_offset)}
+    rows: list[Row] = []
+    for group, offset in (await _committed(view.asker, places, at)).items():
+        if offset is not None:
+            lag = lag_of({at: offset}, ends)
+            row = {"group": group, "committed": offset, "lag_lso": lag.stable, "lag_hw": lag.high_watermark}
+            rows.append({**row, "_group": address("group", id=group)})
     return rows, left_out
 
 

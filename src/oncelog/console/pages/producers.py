@@ -9,7 +9,7 @@ from oncelog.console.model import Page, View, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import OpenIn, transactions_of, uncoordinated
+from oncelog.watch.asking import transactions_of, uncoordinated
 from oncelog.watch.rows import will_end
 
 OF_A_PARTITION = (
@@ -117,14 +117,10 @@ async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | No
     suspects = [
         (place, row["_producer"])
         for place, row in zip(places, rows, strict=True)
-        if row["first_offset"] is not None
-        and not will_end(known.get(row["producer_id"]), place)
-        and is_old(row["_producer"], view.now_ms)
+        if complete and row["first_offset"] is not None and is_old(row["_producer"], view.now_ms)
     ]
-    alone: list[OpenIn] = []
-    if suspects and complete:
-        leaders = await view.leaders(place for place, _ in suspects)
-        alone, _, complete = await uncoordinated(view.asker, nodes, leaders, suspects)
+    leaders = await view.leaders(place for place, _ in suspects) if suspects else {}
+    alone = await uncoordinated(view.asker, known, leaders, suspects)
     for place, row in zip(places, rows, strict=True):
         info = known.get(row["producer_id"])
         if info is not None:
@@ -132,7 +128,7 @@ async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | No
             row["_transaction"] = address("transaction", id=info.transactional_id)
         listed = will_end(info, place)
         if row["first_offset"] is not None:  # it may have ended since, or the client may not describe it
-            hanging = complete and (place, row["_producer"]) in alone
+            hanging = (place, row["_producer"]) in alone
             row["agrees"] = "both open" if listed else "hanging" if hanging else "unknown"
         elif info is not None:
             row["agrees"] = "marker written" if listed else "both ended"

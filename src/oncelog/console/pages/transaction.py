@@ -56,7 +56,7 @@ async def load(view: View) -> Page:
 
 
 async def _partitions(view: View, info: TransactionInfo) -> list[Row]:
-    """Return what the leaders of the partitions know of the transaction. Those that do not tell have only a name."""
+    """Return what the leaders know of the transaction. If a leader does not answer, the row has only the partition."""
     asker = view.asker
     leaders = await view.leaders(info.partitions[:PARTITIONS_AT_MOST])
     ends = await ends_of(view, leaders)

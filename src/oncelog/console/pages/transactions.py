@@ -8,7 +8,7 @@ from oncelog.console.model import Page, View, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import FINISHED, Dot, draw
 from oncelog.watch import requests
-from oncelog.watch.asking import Asker, texts, uncoordinated
+from oncelog.watch.asking import Asker, texts, transactions_of, uncoordinated
 from oncelog.watch.readings import OPEN_STATES, WatchedTransaction
 
 COLUMNS = (
@@ -118,7 +118,8 @@ async def _hanging(view: View, asker: Asker, minutes: int) -> tuple[list[Row], s
         if each.transaction_start >= 0 and is_old(each, view.now_ms, minutes * 60_000)
     ]
     nodes = await view.admin.cluster.brokers()
-    alone, _, complete = await uncoordinated(asker, nodes, leaders, old)
+    known, complete = await transactions_of(asker, nodes, [each.producer_id for _, each in old])
+    alone = await uncoordinated(asker, known, leaders, old)
     rows = [
         {
             "topic": topic,
