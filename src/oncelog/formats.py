@@ -19,12 +19,12 @@ from oncelog.columns.json_values import Json
 __all__ = ["Avro", "Json"]
 
 if TYPE_CHECKING:
-    from oncelog.columns.avro_values import Avro
+    from oncelog.columns.avro.format import Avro
 
 
 def __getattr__(name: str) -> object:
     if name != "Avro":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from oncelog.columns.avro_values import Avro
+    from oncelog.columns.avro.format import Avro
 
     return Avro

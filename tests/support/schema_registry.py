@@ -61,8 +61,10 @@ class FakeRegistry:
             case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
                 return 200, self.schemas[int(number)]
             case "GET", ["subjects", subject, "versions", version] if subject in self.subjects:
-                number = self.subjects[subject][int(version) - 1]
-                return 200, {"subject": subject, "id": number, "version": int(version), **self.schemas[number]}
+                versions = self.subjects[subject]
+                place = len(versions) if version == "latest" else int(version)
+                number = versions[place - 1]
+                return 200, {"subject": subject, "id": number, "version": place, **self.schemas[number]}
         return 404, {"error_code": 40403, "message": f"{'/'.join(parts)} not found"}
 
 

@@ -12,14 +12,17 @@ from llvmlite import binding
 from numba import types
 
 from oncelog.columns import kernels
+from oncelog.columns.avro import read_kernel, write_kernel
 from oncelog.columns.signatures import ARRAYS
 
+PLACES = {"avro_read": read_kernel, "avro_write": write_kernel}
+"""The modules of kernels that are not in `kernels`."""
 FROM_C = frozenset({"memcpy", "memmove", "memset"})
 
 
 def compiled(name: str, signature: str, machine: Any) -> tuple[str, bytes]:
     """Compile a kernel with the calling convention of C. Return its entry's name and the object code for `machine`."""
-    function = getattr(kernels, name)
+    function = getattr(PLACES.get(name, kernels), name)
     parameters, arguments, kinds = [], [], []
     for index, letter in enumerate(signature):
         parameters.append(f"a{index}")

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.columns.native import kernel
-from oncelog.columns.signatures import at, at_binary
+from oncelog.columns.signatures import address, at, at_binary
+from oncelog.columns.values import mask
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.compression import decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -68,7 +69,7 @@ class _Batch:
         header = self.header
         kind = header.timestamp_type
         return (
-            self.payload.__array_interface__["data"][0], len(self.payload), self.count, header.base_offset,
+            address(self.payload), len(self.payload), self.count, header.base_offset,
             header.base_timestamp, kind, header.max_timestamp if kind else -1,
         )  # fmt: skip
 
@@ -245,10 +246,8 @@ class _Binary:
 
     def array(self, rows: int, type_: pa.DataType) -> pa.Array:
         ends = self.ends[: rows + 1].astype(np.int32)
-        valid = self.valid[:rows]
-        mask = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
         data = self.data[: ends[-1]] if len(ends) else self.data[:0]
-        return pa.Array.from_buffers(type_, rows, [mask, pa.py_buffer(ends), pa.py_buffer(data)])
+        return pa.Array.from_buffers(type_, rows, [mask(self.valid[:rows]), pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 def _columns(

@@ -102,6 +102,8 @@ def _fitted_field(field: pa.Field, given: pa.DataType, whose: str, path: str, co
 def cast(values: pa.Array, kind: pa.DataType, name: str = "") -> pa.Array:
     """Cast values to `kind`, a result of `fitted` for their type. Raises ValueError, which names the column."""
     values = plain(values)
+    if values.type == kind:  # Arrow's cast of a list of nulls to its own type fails
+        return values
     if not (pa.types.is_struct(kind) and pa.types.is_struct(values.type) and kind.num_fields):
         try:
             if pa.types.is_list(kind) and _is_list(values.type) and _has_layout(values.type):

@@ -16,7 +16,7 @@ import pyarrow.json
 from oncelog.columns.fitting import cast, fitted, plain, require_distinct
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import Bad, check_schema_id, frame
+from oncelog.columns.values import Bad, bits, check_schema_id, frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)
 """The start of each line that pyarrow.json reads."""
@@ -58,11 +58,11 @@ class Json:
         """See `Format`."""
         if self.type is None:
             raise TypeError("reading JSON requires a schema: Json(pa.schema([...]))")
-        valid = _validity(values)
+        valid = bits(values.buffers()[0], values)
         ends, data = _buffers(values)
         bad: list[Bad] = []
         lines, line_ends = _lines(data, ends, valid)
-        broken = np.flatnonzero(valid != _validity(values))
+        broken = np.flatnonzero(valid != bits(values.buffers()[0], values))
         bad += [Bad(int(row), "it is not valid JSON") for row in (broken if self.keep_bad else broken[:1])]
         try:
             return self._parse(lines, line_ends), bad
@@ -157,12 +157,6 @@ def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if t.is_time(kind):
         return pc.binary_join_element_wise("1970-01-01", values, "T").cast(pa.timestamp(kind.unit)).cast(kind)
     return values.cast(kind)
-
-
-def _validity(values: pa.Array) -> Any:
-    if values.null_count == 0:
-        return np.ones(len(values), np.uint8)
-    return values.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
 
 
 def _buffers(values: pa.Array) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from oncelog.columns.signatures import MALFORMED, TOO_SMALL
 FRAME = 5
 """Bytes of the schema registry's framing."""
 
-_compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """numba compiles a function together with the first kernel that calls it. No function here raises: see `compiler`."""
 
 
@@ -42,25 +42,27 @@ def _copying(_typing: Any, out: Any, pos: Any, data: Any, start: Any, size: Any)
     return types.void(out, types.int64, data, types.int64, types.int64), build
 
 
-_copy: Any = _copying
+copy: Any = _copying
 
 
-@intrinsic
-def _pointing(_typing: Any, address: Any) -> Any:
-    """Return a pointer to the bytes at an address."""
+def pointing_to(kind: Any) -> Any:
+    """Return a function that converts an address to a pointer to numbers of this type."""
 
-    def build(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = _context.get_value_type(signature.return_type)
-        return builder.inttoptr(arguments[0], kind)
+    @intrinsic
+    def pointing(_typing: Any, address: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(types.uint8)(types.int64), build
+        return types.CPointer(kind)(types.int64), build
+
+    return pointing
 
 
-_pointer: Any = _pointing
+pointer: Any = pointing_to(types.uint8)
 
 
-@_compiled
-def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
+@compiled
+def read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     """Return a zigzag varint and the position after it. The position is -1 if the varint is cut off or too long."""
     size = data.shape[0]
     if pos < size and data[pos] < 0x80:  # true for nearly all varints
@@ -78,16 +80,16 @@ def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     return 0, -1
 
 
-@_compiled
+@compiled
 def _read_size(data: Any, pos: int, end: int) -> tuple[int, int]:
     """Return the length of a field (-1: null) and its start. The start is -1 if the field would end after `end`."""
-    length, pos = _read_varlong(data, pos)
+    length, pos = read_varlong(data, pos)
     if pos < 0 or pos > end or length < -1 or length > end - pos:  # a sum of position and length could overflow
         return 0, -1
     return length, pos
 
 
-@_compiled
+@compiled
 def count_headers(data: Any, count: int) -> int:
     """Return the number of headers in a batch's records, or MALFORMED."""
     total = 0
@@ -99,7 +101,7 @@ def count_headers(data: Any, count: int) -> int:
         end = pos + length
         pos += 1
         for _field in range(2):  # timestamp and offset
-            _, pos = _read_varlong(data, pos)
+            _, pos = read_varlong(data, pos)
             if pos < 0:
                 return MALFORMED
         for _field in range(2):  # key and value
@@ -107,7 +109,7 @@ def count_headers(data: Any, count: int) -> int:
             if pos < 0:
                 return MALFORMED
             pos += max(length, 0)
-        headers, pos = _read_varlong(data, pos)
+        headers, pos = read_varlong(data, pos)
         if pos < 0 or headers < 0 or headers > end - pos:
             return MALFORMED
         total += headers
@@ -115,7 +117,7 @@ def count_headers(data: Any, count: int) -> int:
     return total
 
 
-@_compiled
+@compiled
 def cut_records(data: Any, pos: int, count: int, max_bytes: int, max_rows: int, after: Any) -> int:
     """Return how many of the `count` records from `pos` on fit into these bytes and rows, at least one; or MALFORMED.
 
@@ -134,17 +136,17 @@ def cut_records(data: Any, pos: int, count: int, max_bytes: int, max_rows: int, 
     return count
 
 
-@_compiled
+@compiled
 def _take(data: Any, pos: int, length: int, row: int, ends: Any, valid: Any, out: Any) -> None:
     """Copy a field to its row of a column. A length of -1 is null."""
     valid[row] = length >= 0
     start = ends[row]
     if length > 0:
-        _copy(out, start, data, pos, length)
+        copy(out, start, data, pos, length)
     ends[row + 1] = start + max(length, 0)
 
 
-@_compiled
+@compiled
 def _take_headers(
     data: Any, pos: int, end: int, headers: int, item: int,
     name_ends: Any, name_valid: Any, names: Any, item_ends: Any, item_valid: Any, items: Any,
@@ -163,7 +165,7 @@ def _take_headers(
     return pos
 
 
-@_compiled
+@compiled
 def decode_batches(
     batches: Any, start_offset: int, offsets: Any, timestamps: Any, kinds: Any,
     key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any, values: Any,
@@ -180,7 +182,7 @@ def decode_batches(
     row = 0
     for index in range(batches.shape[0] // 7):
         at = index * 7
-        data = numba.carray(_pointer(batches[at]), (batches[at + 1],))
+        data = numba.carray(pointer(batches[at]), (batches[at + 1],))
         first = row
         row = _decode_batch(
             data, batches[at + 2], batches[at + 3], batches[at + 4], batches[at + 6], start_offset, row,
@@ -194,7 +196,7 @@ def decode_batches(
     return row
 
 
-@_compiled
+@compiled
 def _decode_batch(
     data: Any, count: int, base_offset: int, base_timestamp: int, append_time: int, start_offset: int, row: int,
     offsets: Any, timestamps: Any, key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any,
@@ -209,10 +211,10 @@ def _decode_batch(
         if pos < 0 or length < 0:
             return MALFORMED
         end = pos + length
-        timestamp, pos = _read_varlong(data, pos + 1)  # skip the attributes, which have no meaning
+        timestamp, pos = read_varlong(data, pos + 1)  # skip the attributes, which have no meaning
         if pos < 0:
             return MALFORMED
-        delta, pos = _read_varlong(data, pos)
+        delta, pos = read_varlong(data, pos)
         if pos < 0 or pos > end:
             return MALFORMED
         if base_offset + delta < start_offset:
@@ -228,7 +230,7 @@ def _decode_batch(
         if pos < 0:
             return MALFORMED
         _take(data, pos, length, row, value_ends, value_valid, values)
-        headers, pos = _read_varlong(data, pos + max(length, 0))
+        headers, pos = read_varlong(data, pos + max(length, 0))
         if pos < 0 or headers < 0 or headers > end - pos:
             return MALFORMED
         if with_headers:
@@ -244,7 +246,7 @@ def _decode_batch(
     return row if pos == size else MALFORMED
 
 
-@_compiled
+@compiled
 def _varlong_size(value: int) -> int:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     size = 1
@@ -254,13 +256,14 @@ def _varlong_size(value: int) -> int:
     return size
 
 
-@_compiled
+@compiled
 def _sized(length: int) -> Any:
     return _varlong_size(length) + length
 
 
-@_compiled
-def _write_varlong(out: Any, pos: int, value: int) -> int:
+@compiled
+def write_varlong(out: Any, pos: int, value: int) -> int:
+    """Write a number as a zigzag varint. Return the position after it."""
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     while zigzag >= np.uint64(0x80):
         out[pos] = np.uint8(zigzag & np.uint64(0x7F)) | 0x80
@@ -270,14 +273,14 @@ def _write_varlong(out: Any, pos: int, value: int) -> int:
     return pos + 1
 
 
-@_compiled
+@compiled
 def _write_sized(out: Any, pos: int, data: Any, start: int, end: int) -> int:
-    pos = _write_varlong(out, pos, end - start)
-    _copy(out, pos, data, start, end - start)
+    pos = write_varlong(out, pos, end - start)
+    copy(out, pos, data, start, end - start)
     return pos + end - start
 
 
-@_compiled
+@compiled
 def encode_records(
     rows: Any, first: int, limit: int, base_timestamp: int, timestamps: Any,
     has_key: bool, key_ends: Any, key_valid: Any, keys: Any, has_value: bool, value_ends: Any, value_valid: Any,
@@ -315,30 +318,30 @@ def encode_records(
         if pos + needed > out.shape[0]:
             result[0], result[1] = needed, 0
             return TOO_SMALL
-        pos = _write_varlong(out, pos, size)
+        pos = write_varlong(out, pos, size)
         out[pos] = 0
-        pos = _write_varlong(out, pos + 1, timestamp)
-        pos = _write_varlong(out, pos, delta)
+        pos = write_varlong(out, pos + 1, timestamp)
+        pos = write_varlong(out, pos, delta)
         if has_this_key:
             pos = _write_sized(out, pos, keys, key_ends[row], key_ends[row + 1])
         else:
-            pos = _write_varlong(out, pos, -1)
+            pos = write_varlong(out, pos, -1)
         if has_this_value:
             pos = _write_sized(out, pos, values, value_ends[row], value_ends[row + 1])
         else:
-            pos = _write_varlong(out, pos, -1)
-        pos = _write_varlong(out, pos, last_item - first_item)
+            pos = write_varlong(out, pos, -1)
+        pos = write_varlong(out, pos, last_item - first_item)
         for item in range(first_item, last_item):
             pos = _write_sized(out, pos, names, name_ends[item], name_ends[item + 1])
             if item_valid[item] != 0:
                 pos = _write_sized(out, pos, items, item_ends[item], item_ends[item + 1])
             else:
-                pos = _write_varlong(out, pos, -1)
+                pos = write_varlong(out, pos, -1)
     result[0], result[1] = pos, latest
     return rows.shape[0] - first
 
 
-@_compiled
+@compiled
 def longest_row(
     rows: int, has_key: bool, key_ends: Any, has_value: bool, value_ends: Any, has_headers: bool, header_rows: Any,
     name_ends: Any, item_ends: Any,
@@ -358,7 +361,7 @@ def longest_row(
     return longest
 
 
-@_compiled
+@compiled
 def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: Any) -> int:
     """Set `out` to Kafka's default partition of each key, or -1 for a null key. Return the number of rows.
 
@@ -402,7 +405,7 @@ def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: A
     return out.shape[0]
 
 
-@_compiled
+@compiled
 def _closed(data: Any, start: int, end: int) -> bool:
     """Return whether a text can be parsed as a value on a line of its own, without an effect on other lines.
 
@@ -430,7 +433,7 @@ def _closed(data: Any, start: int, end: int) -> bool:
     return end > start and depth == 0 and not in_string
 
 
-@_compiled
+@compiled
 def json_lines(data: Any, ends: Any, valid: Any, prefix: Any, out: Any, line_ends: Any) -> int:
     """Write `{"v":VALUE}` and a newline for each value, or `{}` if it is not valid. Return the number of bytes.
 

@@ -29,14 +29,17 @@ from typing import Any, Final
 import llvmlite
 from llvmlite import binding
 
-from oncelog.columns.signatures import ARRAYS, SIGNATURES
+from oncelog.columns.signatures import ARRAYS, ON_DEMAND, SIGNATURES
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-SOURCES: Final = ("kernels.py", "compiler.py", "native.py", "signatures.py")
+SOURCES: Final = (
+    "avro/operations.py", "avro/read_kernel.py", "avro/write_kernel.py", "compiler.py", "kernels.py", "native.py",
+    "signatures.py",
+)  # fmt: skip
 """Files that determine the machine code."""
 
 Kernel = Callable[..., int]
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _loaded: list[Any] = []
 """Machine code in use, which is never freed."""
+_in_use: set[str] = set()
+"""The names of the kernels that are loaded."""
 
 
 @cache
@@ -80,14 +85,14 @@ def _find(name: str, place: str) -> Kernel | None:
 
 
 def load() -> None:
-    """Load or compile all kernels now, so that no later call has to wait for it."""
-    for name in SIGNATURES:
+    """Load or compile the kernels that all tables need now, so that no later call has to wait for it."""
+    for name in SIGNATURES.keys() - ON_DEMAND:
         kernel(name)
 
 
 def loaded() -> bool:
-    """Return whether all kernels are loaded."""
-    return kernel.cache_info().currsize == len(SIGNATURES)
+    """Return whether the kernels that all tables need are loaded."""
+    return SIGNATURES.keys() - ON_DEMAND <= _in_use
 
 
 def _machine() -> Any:
@@ -115,6 +120,7 @@ def _load(name: str, contents: bytes) -> Kernel | None:
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _loaded.append(engine)
+    _in_use.add(name)
     kinds = [kind for letter in SIGNATURES[name] for kind in _C[letter]]
     return ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(engine.get_function_address(symbol.decode()))
 
@@ -129,7 +135,7 @@ _C: Final = {
 @cache
 def _key() -> str:
     """Return a digest of everything that the machine code depends on."""
-    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES)
+    source = b"".join((Path(__file__).parent / name).read_bytes() for name in SOURCES)
     features = binding.get_host_cpu_features().flatten()
     on = (llvmlite.__version__, binding.get_default_triple(), binding.get_host_cpu_name(), features)
     return hashlib.sha256(source + repr(on).encode()).hexdigest()[:20]

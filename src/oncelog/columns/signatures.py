@@ -13,6 +13,8 @@ MALFORMED: Final = -1
 TOO_SMALL: Final = -2
 
 SIGNATURES: Final = {
+    "avro_read": "qqB" "qqq" "BqB" "nnnn" "qq",
+    "avro_write": "qqB" "qB" "n" "qq" "Bqq",
     "count_headers": "Bn",
     "cut_records": "Bnnnnq",
     "decode_batches": "qn" "qqi" "qBBqBB" "?" "qqBBqBB",
@@ -22,6 +24,9 @@ SIGNATURES: Final = {
     "murmur2_partitions": "qBBni",
 }  # fmt: skip
 """Parameters of each kernel: B, i and q are arrays of uint8, int32 and int64, n is a number, and ? a truth value."""
+
+ON_DEMAND: Final = frozenset({"avro_read", "avro_write"})
+"""Kernels that only some formats need, so that others do not wait until they are compiled."""
 
 ARRAYS: Final = {"B": np.dtype(np.uint8), "i": np.dtype(np.int32), "q": np.dtype(np.int64)}
 
@@ -36,7 +41,13 @@ def at(kind: str, array: Any) -> tuple[int, int]:
         raise TypeError(
             f"the array must be contiguous and of type {ARRAYS[kind]}, not {array.dtype} of shape {array.shape}"
         )
-    return array.__array_interface__["data"][0], len(array)
+    return address(array), len(array)
+
+
+def address(array: Any) -> int:
+    """Return the address of an array's first number."""
+    found: int = array.__array_interface__["data"][0]
+    return found
 
 
 def at_binary(ends: Any, valid: Any, data: Any) -> tuple[int, ...]:

@@ -65,3 +65,23 @@ def raw_of(values: pa.Array, bad: list[Bad]) -> pa.Array:
     mask = np.zeros(len(values), np.bool_)
     mask[[item.row for item in bad]] = True
     return pc.if_else(pa.array(mask), values, pa.scalar(None, values.type))
+
+
+def bits(buffer: pa.Buffer | None, values: pa.Array) -> Any:
+    """Return the bits of a buffer that belong to these values as bytes of 0 and 1. Without a buffer, they are 1."""
+    if buffer is None:
+        return np.ones(len(values), np.uint8)
+    first, last = values.offset, values.offset + len(values)
+    found = np.unpackbits(np.frombuffer(buffer, np.uint8), count=last, bitorder="little")
+    return np.ascontiguousarray(found[first:])
+
+
+def mask(valid: Any) -> pa.Buffer | None:
+    """Return Arrow's validity buffer for bytes of 0 and 1, or None if all are 1."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def joined(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the values as one array. Arrow returns some columns in chunks even if they are combined."""
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

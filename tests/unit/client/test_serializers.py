@@ -10,12 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from oncelog.client.serialization import avro
 from oncelog.client.serialization.functions import Deserializers, Serializers
 from oncelog.client.types import ConsumerRecord
 from oncelog.errors import ConfigError, RegistryError, SerializationError
+from oncelog.formats import Avro
 from oncelog.serialization import (
     AvroDeserializer,
     AvroSerializer,
@@ -220,6 +222,10 @@ def test_schemas_with_references(fake: FakeRegistry) -> None:
     number = fake.add("both", {"schema": json.dumps(both), "references": references})
     found = AvroDeserializer(SchemaRegistry(fake.url))(b"\0" + number.to_bytes(4, "big") + b"\x02\x04", CONTEXT)
     assert found == {"a": {"p": {"x": 1}}, "b": {"p": {"x": 2}}}
+    registry = SchemaRegistry(fake.url)
+    whole = avro.whole_schema(registry, registry.latest("both"), "the latest schema of both")
+    assert fastavro.parse_schema(json.loads(json.dumps(whole)))  # it needs no other schema
+    assert Avro(whole).decode(pa.array([b"\x02\x04"]))[0].to_pylist() == [found]
 
 
 def test_references_in_a_cycle_end(fake: FakeRegistry) -> None:

@@ -331,7 +331,7 @@ def test_avro_of_another_schema_is_bad() -> None:
     found, bad = form.decode(values)
     assert found.to_pylist() == [1, None, 2]
     assert [item.row for item in bad] == [1]
-    assert bad[0].reason == "SchemaResolutionError: Schema mismatch: string is not long"
+    assert bad[0].reason == "the value: string cannot be read as long"
     form.keep_bad = False
     assert [item.row for item in form.decode(values)[1]] == [1]
 
@@ -355,8 +355,9 @@ def test_avro_type_without_a_column_type_is_rejected() -> None:
     itself = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
     with pytest.raises(TypeError, match="next: no column type can hold a type that contains itself"):
         Avro(itself)
-    with pytest.raises(TypeError, match="x: no column type can hold a union of several types"):
-        Avro({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["int", "string"]}]})
+    inside = {"type": "record", "name": "O", "fields": [{"name": "items", "type": {"type": "array", "items": itself}}]}
+    with pytest.raises(TypeError, match=r"items\.next: no column type can hold a type that contains itself"):
+        Avro(inside)
     with pytest.raises(ValueError, match="requires a schema"):
         Avro()
     with pytest.raises(TypeError, match="writing Avro"):
@@ -450,13 +451,13 @@ def test_error_for_an_invalid_schema_says_what_a_schema_is() -> None:
 def test_framed_values_with_unknown_schema_ids() -> None:
     framed = Avro("string", schema_id=7).encode(pa.array(["order"]))
     _, (bad,) = Avro("string").decode(framed)
-    assert bad.reason.startswith("ValueError: it is followed by 10 extra bytes; ")
+    assert bad.reason.startswith("it is followed by 10 extra bytes; ")
     assert bad.reason.endswith("if the schema registry framed it (id 7), read with schemas={7: ...} or schema_id=7")
     _, (bad,) = Avro("string").decode(pa.array([b"\x04abc"]))
-    assert bad.reason == "ValueError: it is followed by 1 extra bytes"
+    assert bad.reason == "it is followed by 1 extra bytes"
 
 
 def test_truncated_avro_is_reported() -> None:
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
     _, (bad,) = Avro(record).decode(pa.array([b""]))
-    assert bad.reason == "EOFError: it ends too early"
+    assert bad.reason == "it ends too early"

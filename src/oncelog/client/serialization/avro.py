@@ -130,6 +130,37 @@ def _plain(schema: object) -> Any:
 
 def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:
     """Return a schema of the registry in fastavro's form, with the schemas that it refers to."""
+    return _parsed_with_references(registry, answer, what)[0]
+
+
+def whole_schema(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:
+    """Return a schema of the registry in fastavro's form, with each type that it refers to defined in its first place.
+
+    Raises ValueError, which names `what`, RegistryError and LookupError.
+    """
+    schema, named = _parsed_with_references(registry, answer, what)
+    defined: set[str] = set()
+
+    def whole(part: Any) -> Any:
+        if isinstance(part, list):
+            return [whole(item) for item in part]
+        if isinstance(part, str):
+            return part if part in defined or part not in named else whole(named[part])
+        defined.add(part.get("name", ""))
+        kept = {name: value for name, value in part.items() if not name.startswith("__")}
+        for name in kept.keys() & {"type", "items", "values"}:
+            kept[name] = whole(kept[name])
+        if "fields" in kept:
+            kept["fields"] = [{**field, "type": whole(field["type"])} for field in kept["fields"]]
+        return kept
+
+    return whole(schema)
+
+
+def _parsed_with_references(
+    registry: SchemaRegistry, answer: Mapping[str, Any], what: str
+) -> tuple[Any, dict[str, Any]]:
+    """Return a schema in fastavro's form, and the named types of it and of those that it refers to."""
     named: dict[str, Any] = {}
     done: set[tuple[str, int]] = set()
 
@@ -149,7 +180,7 @@ def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> A
             raise ValueError(f"{what} is not JSON") from None
         return fastavro.parse_schema(plain, named_schemas=named)
 
-    return parse(answer)
+    return parse(answer), named
 
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:

@@ -94,6 +94,10 @@ class SchemaRegistry:
         """Return the registry's answer for a version of a subject. Raises LookupError and RegistryError."""
         return self._request(f"/subjects/{_quoted(subject)}/versions/{version:d}")
 
+    def latest(self, subject: str) -> dict[str, Any]:
+        """Return the registry's answer for the latest version of a subject. Raises LookupError and RegistryError."""
+        return self._request(f"/subjects/{_quoted(subject)}/versions/latest")
+
     def _id(self, answer: dict[str, Any], subject: str) -> int:
         found = answer.get("id")
         if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 32:

@@ -1,0 +1,104 @@
+"""Read and write values as Avro. The schema determines the column's type."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from oncelog.columns.avro.reading import Encoded, Reader, Run
+from oncelog.columns.avro.schemas import Node, Schema, parsed, tree
+from oncelog.columns.avro.writing import Writer
+from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, check_schema_id, frame, look_up
+
+UNREADABLE = (ValueError, LookupError, TypeError)
+"""Errors of a lookup of a schema that make values bad. The registry's own errors are not among them."""
+
+
+class Avro:
+    """Read and write values that are Avro: each is one datum without a container.
+
+    `schema` is a dict, or its JSON text. Values are written with it, and read with it unless `schemas` is given.
+
+    With `schemas`, the values to read are framed by the schema registry (Confluent's wire format: a zero byte, then an
+    id of four bytes). `schemas` is a mapping or a callable from an id to the schema that values were written with.
+    Each id is looked up once. If `schema` is also given, values are converted to it by Avro's rules of resolution.
+
+    With `schema_id`, the written values are framed with this id. The values to read are framed, too, and `schema` is
+    the schema with this id. `keep_bad` works as in `Json`. A union of null and one type is a column of that type. A
+    union of more types is a struct with the fields `member0`, `member1` and so on for its types except null, in their
+    order; one of them has a value.
+    """
+
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        schemas: Schemas | None = None,
+        schema_id: int | None = None,
+        keep_bad: bool = False,
+    ) -> None:
+        if schema is None and schemas is None:
+            raise ValueError("Avro requires a schema, or schemas by id")
+        self.schema = None if schema is None else Reader(tree(parsed(schema)))
+        """Reads values as the schema demands. Its `type` is that of the column."""
+        prefix = frame(check_schema_id(schema_id))
+        self._writing = None if self.schema is None else Writer(self.schema.node, self.schema.type, prefix)
+        self.keep_bad = keep_bad
+        self._schemas = schemas
+        self._framed = schemas is not None or schema_id is not None
+        self._writers: dict[int, Node] = {}
+        self._readers: dict[Node, Reader] = {}
+        if schema_id is not None and self.schema is not None:
+            self._writers[schema_id] = self.schema.node
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, list[Bad]]:
+        """See `Format`."""
+        column = Encoded(values)
+        if self.schema is not None and not self._framed:
+            run = Run(0, column.rows, 0, self.schema.node)
+            found, bad = self.schema.read(column, [run], keep_bad=self.keep_bad)
+            return found, [Bad(row, reason + _hint(values[row].as_py())) for row, reason in bad]
+        into, runs = self.schema, []
+        for first, last, schema_id in column.schema_ids():
+            try:
+                writer = self._writer(schema_id)
+                into = into or self._reader(writer)
+                if self.schema is None and self._reader(writer).type != into.type:
+                    raise ValueError("its schema differs from that of earlier values; pass a schema for all of them")
+                runs.append(Run(first, last, FRAME, writer))
+            except UNREADABLE as error:
+                runs.append(Run(first, last, FRAME, None, f"{type(error).__name__}: {error}"))
+                if not self.keep_bad:
+                    break
+        if into is None:
+            return pa.nulls(column.rows), [Bad(row, run.reason) for run in runs for row in column.valid_rows(run)]
+        return into.read(column, runs, keep_bad=self.keep_bad)
+
+    def _writer(self, schema_id: int) -> Node:
+        """Return the schema with this id, or -1 for a value without an id. Raises LookupError and ValueError."""
+        if schema_id < 0:
+            raise ValueError("it has no schema id prefix")
+        found = self._writers.get(schema_id)
+        if found is None:
+            if self._schemas is None:
+                raise LookupError(f"schemas has no schema with id {schema_id}")
+            found = self._writers[schema_id] = tree(parsed(look_up(self._schemas, schema_id)))
+        return found
+
+    def _reader(self, node: Node) -> Reader:
+        if node not in self._readers:
+            self._readers[node] = Reader(node)
+        return self._readers[node]
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """See `Format`."""
+        if self._writing is None:
+            raise TypeError("writing Avro requires a schema: Avro(schema)")
+        return self._writing.write(values)
+
+
+def _hint(value: bytes) -> str:
+    """Return a hint for the error message if a value may have an unexpected frame, or an empty string."""
+    if len(value) < FRAME or value[0] != MAGIC:
+        return ""
+    of = int.from_bytes(value[1:FRAME], "big")
+    return f"; if the schema registry framed it (id {of}), read with schemas={{{of}: ...}} or schema_id={of}"

@@ -1,0 +1,154 @@
+"""The loop that writes Arrow columns as Avro: an interpreter of the programs that `writing` makes.
+
+If there is no room for the bytes of a row, it stops; the caller makes room, and continues at this row.
+"""
+
+# numba's type annotations accept less than its functions do:
+# mypy: disable-error-code="untyped-decorator, no-untyped-call, call-overload, no-any-return, attr-defined"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from oncelog.columns.avro import operations as op
+from oncelog.columns.avro.read_kernel import int32s, int64s
+from oncelog.columns.kernels import compiled, copy, pointer, write_varlong
+
+
+@compiled
+def _is_valid(columns: Any, column: int, row: int) -> Any:
+    address = columns[column * op.WIDTH + op.VALIDITY]
+    return address == 0 or numba.carray(pointer(address), (row + 1,))[row] != 0
+
+
+@compiled
+def _put_decimal(columns: Any, column: int, row: int, size: int, out: Any, pos: int) -> int:
+    """Write an integer, big-endian. Return the position after it. A fixed is large enough for its digits."""
+    width = columns[column * op.WIDTH + op.SIZE]
+    start = row * width
+    data = numba.carray(pointer(columns[column * op.WIDTH + op.ADDRESS]), (start + width,))
+    sign = 0xFF if data[start + width - 1] >= 0x80 else 0
+    used = width
+    while used > 1 and data[start + used - 1] == sign and (data[start + used - 2] >= 0x80) == (sign != 0):
+        used -= 1
+    if size < 0:
+        pos = write_varlong(out, pos, used)
+        size = used
+    for index in range(size):
+        place = size - 1 - index
+        out[pos + index] = data[start + place] if place < width else sign
+    return pos + size
+
+
+@compiled
+def avro_write(
+    code: Any, tables: Any, pool: Any, columns: Any, valid: Any, first: int, rows: Any, stack: Any, out: Any,
+    ends: Any, result: Any,
+) -> int:  # fmt: skip
+    """Write the values of the rows from `first` on after `ends[first]`, and set the end of each. Null rows are empty.
+
+    Return OK, or why row `result[0]` was not written. `result[1]` is the column. `rows` and `stack` are memory for the
+    kernel: the current row of each level, and the ends of the lists.
+    """
+    for row in range(first, valid.shape[0]):
+        ends[row + 1] = ends[row]
+        if valid[row] != 0:
+            result[0] = rows[0] = row
+            pos = _write_value(code, tables, pool, columns, rows, stack, out, ends[row], result)
+            if pos < 0:
+                return -pos
+            ends[row + 1] = pos
+    return op.OK
+
+
+@compiled
+def _write_value(  # noqa: C901 - one branch for each kind of step
+    code: Any, tables: Any, pool: Any, columns: Any, rows: Any, stack: Any, out: Any, pos: int, result: Any
+) -> int:  # fmt: skip
+    """Write a value. Return the position after it, or the negative reason."""
+    pc = depth = 0
+    while True:
+        what, column, x, y = code[pc], code[pc + 1], code[pc + 2], code[pc + 3]
+        pc += op.STEP
+        at = column * op.WIDTH
+        row = rows[columns[at + op.LEVEL]] if column >= 0 else 0
+        start = end = 0
+        if what == op.PUT:
+            start, end = x, y
+        elif what == op.PUT_BYTES:
+            bounds = numba.carray(int64s(columns[at + op.ENDS]), (row + 2,))
+            start, end = bounds[row], bounds[row + 1]
+        elif what == op.PUT_RAW:
+            start = row * columns[at + op.SIZE]
+            end = start + columns[at + op.SIZE]
+        elif what == op.PUT_DECIMAL and x > 0:
+            end = x
+        if end - start > out.shape[0] - pos - 64:  # the longest number is shorter
+            return -op.NO_ROOM
+        result[1] = column
+        if what == op.PUT:
+            copy(out, pos, pool, start, end - start)
+            pos += end - start
+        elif what <= op.PUT_DECIMAL:
+            address = columns[at + op.ADDRESS]
+            if what == op.PUT_NUMBER:
+                if columns[at + op.SIZE] == 4:
+                    pos = write_varlong(out, pos, np.int64(numba.carray(int32s(address), (row + 1,))[row]))
+                else:
+                    pos = write_varlong(out, pos, numba.carray(int64s(address), (row + 1,))[row])
+            elif what == op.PUT_BOOLEAN:
+                out[pos] = numba.carray(pointer(address), (row + 1,))[row]
+                pos += 1
+            elif what == op.PUT_DECIMAL:
+                pos = _put_decimal(columns, column, row, x, out, pos)
+            else:
+                if what == op.PUT_BYTES:
+                    pos = write_varlong(out, pos, end - start)
+                if end > start:
+                    copy(out, pos, numba.carray(pointer(address), (end,)), start, end - start)
+                    pos += end - start
+        elif what == op.MAYBE:
+            branch = tables[y + 1]
+            if not _is_valid(columns, column, row):
+                branch = tables[y]
+                pc = x
+                if branch < 0:
+                    return -op.IS_NULL
+            if branch >= 0:
+                pos = write_varlong(out, pos, branch)
+        elif what == op.MEMBER:
+            chosen = -1
+            for index in range(x, x + 3 * y, 3):
+                if _is_valid(columns, tables[index], row):
+                    if chosen >= 0:
+                        return -op.MANY_MEMBERS
+                    chosen = index
+            if chosen < 0:
+                return -op.NO_MEMBER
+            pos = write_varlong(out, pos, tables[chosen + 1])
+            pc = tables[chosen + 2]
+        elif what == op.PUT_LIST:
+            bounds = numba.carray(int64s(columns[at + op.ENDS]), (row + 2,))
+            count = bounds[row + 1] - bounds[row]
+            pos = write_varlong(out, pos, count)
+            if count == 0:
+                pc = x
+            else:
+                rows[y] = bounds[row]
+                stack[depth] = bounds[row + 1]
+                depth += 1
+        elif what == op.PUT_ITEM:
+            rows[y] += 1
+            if rows[y] < stack[depth - 1]:
+                pc = x
+            else:
+                depth -= 1
+                out[pos] = 0
+                pos += 1
+        elif what == op.GO:
+            pc = x
+        else:
+            return pos
