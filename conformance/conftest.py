@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from support.cures import shop_server
 from support.fixtures import (
     apache_kafka,
     guarded,
+    module_server,
     name,
     new_cluster,
     oncelog_cluster,
@@ -24,6 +26,7 @@ from support.suite_counts import servers_to_run
 __all__ = [
     "apache_kafka",
     "guarded",
+    "module_server",
     "name",
     "new_cluster",
     "oncelog_cluster",
@@ -32,6 +35,7 @@ __all__ = [
     "pytest_configure",
     "replicated_cluster",
     "server",
+    "shop_server",
     "start_server",
     "three_kafkas",
     "token_server",
@@ -39,6 +43,10 @@ __all__ = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Create a variant of each test for each server. A module with foreign suites names them in `SUITES`."""
+    """Create a variant of each test for each server.
+
+    A module with foreign suites names them in `SUITES`, one with other servers than one broker in `SERVERS`.
+    """
     suites = getattr(metafunc.module, "SUITES", ())
-    vary_servers(metafunc, ",".join(servers_to_run(suites)) if suites else "apache-kafka,oncelog")
+    default = ",".join(getattr(metafunc.module, "SERVERS", ("apache-kafka", "oncelog")))
+    vary_servers(metafunc, ",".join(servers_to_run(suites)) if suites else default)

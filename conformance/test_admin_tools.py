@@ -70,6 +70,7 @@ def test_features(server: Server) -> None:
     described = tool(server, "FeatureCommand", "describe")
     assert re.search(r"Feature: transaction.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s", described)
     assert re.search(r"transaction.version.*FinalizedVersionLevel: 2\s", described)
+    assert re.search(r"group.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 1\s.*VersionLevel: 1\s", described)
 
 
 def test_log_dirs(server: Server, name: str) -> None:
@@ -143,6 +144,25 @@ def test_quotas(server: Server, entity: tuple[str, ...], quotas: tuple[str, ...]
     names = [each.partition("=")[0] for each in quotas]
     assert "Completed updating" in configure(server, "--alter", *chosen, "--delete-config", ",".join(names))
     shows(server, chosen)
+
+
+def test_settings_of_a_group(server: Server, name: str) -> None:
+    group = ("--entity-type", "groups", "--entity-name", name)
+    configure(
+        server, "--alter", *group, "--add-config",
+        "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=7000",
+    )  # fmt: skip
+    session = "consumer.session.timeout.ms=50000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:consumer.session."
+    until(lambda: configure(server, "--describe", *group), lambda text: session in text, "the session timeout")
+    assert f"Dynamic configs for group {name} are:" in configure(server, "--describe", "--entity-type", "groups")
+    configure(
+        server, "--alter", *group, "--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms"
+    )
+    until(lambda: configure(server, "--describe", *group), lambda text: "=" not in text, "no settings")
+    with pytest.raises(
+        AssertionError, match=r"must be greater than or equal to group\.consumer\.min\.session\.timeout\.ms"
+    ):
+        configure(server, "--alter", *group, "--add-config", "consumer.session.timeout.ms=1")
 
 
 def test_quotas_and_credentials_of_a_user(server: Server) -> None:
@@ -350,3 +370,15 @@ def test_certificate_of_a_listener(tmp_path: Path) -> None:
         assert key not in run_tool("kafka.admin.ConfigCommand", *broker, "--describe")
     finally:
         secured.stop()
+
+
+def test_metadata_quorum(server: Server) -> None:
+    """oncelog's metadata are not in a Raft log: the controller is the only voter."""
+    status = tool(server, "MetadataQuorumCommand", "describe", "--status")
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in status.splitlines())}
+    leader = found["LeaderId"]
+    assert int(found["LeaderEpoch"]) > 0
+    assert int(found["HighWatermark"]) > 0
+    assert json.loads(found["CurrentVoters"])[0]["id"] == int(leader)
+    replication = tool(server, "MetadataQuorumCommand", "describe", "--replication").splitlines()
+    assert [line.split()[-1] for line in replication if line.startswith(leader)] == ["Leader"]

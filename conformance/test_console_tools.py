@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from oncelog import Consumer
+from oncelog import Admin, Consumer, Producer
 from support.apache_kafka import run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
@@ -53,6 +53,37 @@ def test_console_producer_and_consumer(server: Server, name: str, codec: str) ->
         while len(ours) < 500:
             ours += [f"{(each.key or b'').decode()}:{(each.value or b'').decode()}" for each in consumer.poll(30)]
     assert ours == lines, "our consumer sees what Java's producer wrote"
+
+
+def console_consumer(server: Server, group: str, count: int, *arguments: str) -> list[str]:
+    """Return the values of the next `count` records that a member of the group reads."""
+    shown = run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", server.bootstrap, "--group", group,
+        "--consumer-property", "group.protocol=consumer", "--from-beginning", "--max-messages", str(count), *arguments,
+    )  # fmt: skip
+    return [line for line in shown.splitlines() if not line.startswith("Option --consumer-property is deprecated")]
+
+
+def test_console_consumer_with_the_consumer_protocol(server: Server, name: str) -> None:
+    """It reads a topic, commits, and continues there. `--include` is a pattern of Java, which the client applies."""
+    topics = [f"{name}-a", f"{name}-b", f"{name}-c"]
+    with Admin(server.bootstrap) as admin, Producer(server.bootstrap) as producer:
+        admin.create_topics(topics)
+
+        def send(text: str) -> None:
+            for topic in topics:
+                producer.send(topic, f"{text} {topic[-1]}")
+            producer.flush()
+
+        send("1")
+        assert console_consumer(server, name, 1, "--topic", topics[0]) == ["1 a"]
+        described = admin.describe_group(name)
+        assert (described.type, described.state) == ("Consumer", "Empty")
+        assert admin.committed(name) == {(topics[0], 0): 1}
+        send("2")
+        included = console_consumer(server, name, 3, "--include", f"{name}-(?!c)\\w")
+        assert sorted(included) == ["1 b", "2 a", "2 b"]
+        assert admin.committed(name) == {(topics[0], 0): 2, (topics[1], 0): 2}
 
 
 def test_verifiable_producer_and_consumer(server: Server, name: str) -> None:

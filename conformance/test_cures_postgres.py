@@ -77,13 +77,13 @@ def database(postgres: str, name: str) -> str:
 
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "cure"])
 @pytest.mark.parametrize("cure", CURES)
-def test_cure_on_postgresql(oncelog_cluster: OncelogCluster, database: str, name: str, cure: str, naive: bool) -> None:
-    CURES[cure](Shop(oncelog_cluster, name, database), naive=naive)
+def test_cure_on_postgresql(shop_server: OncelogCluster, database: str, name: str, cure: str, naive: bool) -> None:
+    CURES[cure](Shop(shop_server, name, database), naive=naive)
 
 
-def test_cure_survives_a_database_crash(oncelog_cluster: OncelogCluster, database: str, name: str) -> None:
+def test_cure_survives_a_database_crash(shop_server: OncelogCluster, database: str, name: str) -> None:
     """kill -9 on one of the server's processes undoes all transactions. PostgreSQL recovers, and reading continues."""
-    shop = Shop(oncelog_cluster, name, database)
+    shop = Shop(shop_server, name, database)
     shop.fill()
     assert shop.run("offset_in_database", fault="moved:5") == -signal.SIGKILL
     killed, other = (psycopg.connect(database, autocommit=True) for _ in range(2))

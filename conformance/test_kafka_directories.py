@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -41,11 +41,13 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from support.apache_kafka import ApacheKafka
+from support.consumer_groups import NewMember, settle
 from support.servers import OncelogCluster, Server
 from support.wire import NO_SESSION, Session, Wire, batch, retried, until
 
 PARTITIONS = 3
 GROUP = "readers"
+MEMBERS = "members"
 TXN_ID = "writer"
 TOPIC = 2
 BROKER = 4
@@ -64,6 +66,8 @@ class Work:
     sequence: int = 0
     transactional: Session = NO_SESSION
     ids: set[int] = field(default_factory=set)
+    members: list[NewMember] = field(default_factory=list)
+    """The members of a group of the consumer protocol. They do not notice the move."""
     offset: int = 0
     turn: int = 0
 
@@ -73,6 +77,11 @@ def begin(wire: Wire) -> Work:
     wire.leaders_serve("t", PARTITIONS)
     work = Work(topic_id)
     work.idempotent = wire.session()
+    wire.find_coordinator(MEMBERS, 0)
+    work.members = [NewMember(wire, MEMBERS, member_id, instance_id=member_id) for member_id in ("one", "two")]
+    for member in work.members:
+        assert not member.join("t", subscribed_topic_regex="no-.*").error_code
+    settle(*work.members)
     return work
 
 
@@ -149,6 +158,14 @@ def check(wire: Wire, work: Work) -> None:
         assert wire.values(work.topic_id, partition) == work.values[partition]
         assert wire.values(work.topic_id, partition, committed=True) == work.committed[partition]
     assert committed_offset(wire) == work.offset
+    wire.find_coordinator(MEMBERS, 0)
+    before = [(member.epoch, member.owned) for member in work.members]
+    for member in work.members:
+        member.wire = wire
+        assert not member.report().error_code
+    settle(*work.members)
+    assert [owned for _, owned in before] == [member.owned for member in work.members]
+    assert sorted(p for _, owned in before for p in owned[work.topic_id]) == list(range(PARTITIONS))
     # The state of the idempotent producer is kept: its last batch, sent again, is a duplicate.
     again = batch([work.values[0][-1] or b""], work.idempotent, work.sequence - 1)
     found = wire.produce("t", again)
@@ -268,7 +285,7 @@ def test_from_apache_kafka_to_oncelog_and_back(folder: Path) -> None:
     work = use(kafka_on(folder, 0, formatted=False), None, stops)
     for name in DIRECTORIES:
         shutil.copytree(folder / name, folder / "copy" / name)
-    without_metadata(folder / "copy", copy.deepcopy(work))
+    without_metadata(folder / "copy", copy.deepcopy(replace(work, members=[])))
     cluster = oncelog_on(folder, 0)
     use(cluster, work, stops)
     cluster.start()

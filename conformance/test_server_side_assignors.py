@@ -1,4 +1,4 @@
-"""Our consumer with server-side assignors (KIP-848): Apache Kafka 4.3.1 supports them, our broker does not yet."""
+"""Our consumer with server-side assignors (KIP-848) of Apache Kafka, also with one that is not Kafka's."""
 
 from __future__ import annotations
 

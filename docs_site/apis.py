@@ -10,6 +10,15 @@ from docs_site.markdown import anchor, summary, table
 from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
 from oncelog.protocol.apis import ApiKey
 
+WHY_NOT = {
+    "ReplicaLogDirs": "a partition stays in its log directory",
+    "UnregisterBroker": "not there yet",
+    "Raft": "there is no Raft log: the metadata are in a store",
+    "Share": "not there yet: share groups (KIP-932)",
+    "Streams": "not there yet: groups of Kafka Streams (KIP-1071)",
+}
+"""By a part of the API's name."""
+
 
 def page() -> str:
     """Return the page."""
@@ -19,12 +28,13 @@ def page() -> str:
             f"The APIs of Kafka's protocol that the broker serves, beside those of an Apache Kafka {KAFKA_VERSION} "
             "broker. For differences in behaviour, see [compatibility](../compatibility.md).\n",
             f"ApiVersions reports Produce from version {PRODUCE_ADVERTISED_MIN} on, as Apache Kafka does for old "
-            f"clients. Both reject versions below {SERVED[ApiKey.PRODUCE].min_version}.\n",
+            f"clients. Both reject versions below {SERVED[ApiKey.PRODUCE].min_version}. InitProducerId 6 (KIP-939) is "
+            f"in Apache Kafka {KAFKA_VERSION}, too, but not served there.\n",
             "## Served { #served }\n",
             table(("key", "API", "oncelog", f"Apache Kafka {KAFKA_VERSION}", "what the broker does"), _served()),
             "## Not served { #not-served }\n",
             "The broker does not list these APIs in its response to ApiVersions, so clients do not send them.\n",
-            table(("key", "API", f"Apache Kafka {KAFKA_VERSION}"), _not_served()),
+            table(("key", "API", f"Apache Kafka {KAFKA_VERSION}", "why not"), _not_served()),
         ]
     )
 
@@ -50,7 +60,13 @@ def _described(handler: str) -> str:
 def _not_served() -> Iterator[tuple[str, ...]]:
     for key, api in sorted(APIS.items()):
         if key not in SERVED:
-            yield str(key), api.name, _versions(api.min_version, api.max_version)
+            yield str(key), api.name, _versions(api.min_version, api.max_version), _reason(api.name)
+
+
+def _reason(name: str) -> str:
+    """Return why an API is not served. Raises ValueError unless exactly one reason is known."""
+    (reason,) = (reason for part, reason in WHY_NOT.items() if part in name)
+    return reason
 
 
 def _versions(first: int, last: int) -> str:

@@ -12,7 +12,7 @@ from oncelog.client.options import COMMON
 from oncelog.client.other_options import OTHER_OPTIONS, OTHER_PREFIXES, Advice, Alias
 from oncelog.client.producer.options import PRODUCER
 from oncelog.protocol.compression import Codec
-from oncelog.spark import options as spark
+from oncelog.spark import option_tables as spark
 
 _SECTIONS: dict[str, tuple[str, Mapping[str, Option]]] = {
     "client": ("All clients", COMMON),

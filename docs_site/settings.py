@@ -9,6 +9,7 @@ from functools import cache
 
 from docs_site.markdown import anchor, code, table, text
 from oncelog.broker.config import settings
+from oncelog.broker.config.consumer_group_settings import ConsumerGroupSettings
 from oncelog.broker.config.dynamic import DYNAMIC
 from oncelog.broker.config.entries import type_of
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
@@ -103,7 +104,8 @@ def descriptions() -> dict[str, str]:
     Python does not keep them, so this reads the source.
     """
     modules = [
-        ast.parse(inspect.getsource(each)).body[0] for each in (SecuritySettings, QuotaSettings, settings.BrokerConfig)
+        ast.parse(inspect.getsource(each)).body[0]
+        for each in (SecuritySettings, QuotaSettings, ConsumerGroupSettings, settings.BrokerConfig)
     ]
     fields = [field for module in modules if isinstance(module, ast.ClassDef) for field in module.body]
     found = {}

@@ -14,7 +14,7 @@ from docs_site import svg
 from docs_site.markdown import table
 from oncelog.client.consumer import classic_membership
 from oncelog.client.consumer.classic_membership import MemberState
-from oncelog.client.producer.transaction_manager import LEGAL
+from oncelog.client.producer.transaction_states import LEGAL
 from oncelog.coordinator.groups.classic.group import PREVIOUS, GroupState
 from oncelog.coordinator.transactions.metadata import PREVIOUS_STATES, TransactionState
 

@@ -129,19 +129,35 @@ prometheus() {
     fi
 }
 
+# maven GOAL [ARGUMENTS]: run a goal of Maven's dependency plugin, up to three times, because a download may fail.
+maven() {
+    debian maven mvn
+    goal=$1
+    shift
+    for _ in 1 2 3; do
+        mvn -q -B "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:$goal" "$@" && return
+    done
+    return 1
+}
+
+# jars FOLDER NAME POM WHAT [ARGUMENTS]: if FOLDER is NAME in .cache, copy the jars that the POM names into it, once.
+jars() {
+    folder=$1 name=$2 pom=$3 what=$4
+    shift 4
+    if [ "$folder" = "$ROOT/.cache/$name" ] && ! cmp -s "$pom" "$folder/.complete"; then
+        say "Fetching $what with Maven into .cache/$name"
+        maven copy-dependencies -f "$pom" -DoutputDirectory="$folder" "$@" || die "Maven could not fetch $what"
+        cp "$pom" "$folder/.complete"
+    fi
+}
+
 # Fetch Apache Kafka with its tools, once, and set ONCELOG_KAFKA_LIBS to the folder.
 apache_kafka() {
     debian default-jre-headless java
     ONCELOG_KAFKA_LIBS=${ONCELOG_KAFKA_LIBS:-$ROOT/.cache/kafka-libs}
     export ONCELOG_KAFKA_LIBS
-    if [ "$ONCELOG_KAFKA_LIBS" = "$ROOT/.cache/kafka-libs" ] &&
-        ! cmp -s conformance/pom.xml "$ONCELOG_KAFKA_LIBS/.complete"; then
-        debian maven mvn
-        say "Fetching Apache Kafka 4.3.1, its tools and Kafka Streams with Maven (about 130 MB) into .cache/kafka-libs"
-        mvn -q -B -f conformance/pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-            -DoutputDirectory="$ONCELOG_KAFKA_LIBS" || die "Maven could not fetch Apache Kafka"
-        cp conformance/pom.xml "$ONCELOG_KAFKA_LIBS/.complete"
-    fi
+    jars "$ONCELOG_KAFKA_LIBS" kafka-libs conformance/pom.xml \
+        "Apache Kafka 4.3.1, its tools and Kafka Streams (about 130 MB)"
 }
 
 # Fetch the Java client of Kafka 2.0.0, once, and set ONCELOG_OLD_JAVA_CLIENT to the folder. Install a Java compiler.
@@ -149,15 +165,16 @@ old_java_client() {
     debian default-jdk-headless javac
     ONCELOG_OLD_JAVA_CLIENT=${ONCELOG_OLD_JAVA_CLIENT:-$ROOT/.cache/kafka-clients-2.0.0}
     export ONCELOG_OLD_JAVA_CLIENT
-    if [ "$ONCELOG_OLD_JAVA_CLIENT" = "$ROOT/.cache/kafka-clients-2.0.0" ] &&
-        ! cmp -s conformance/java/pom.xml "$ONCELOG_OLD_JAVA_CLIENT/.complete"; then
-        debian maven mvn
-        say "Fetching the Java client of Kafka 2.0.0 with Maven (about 4 MB) into .cache/kafka-clients-2.0.0"
-        mvn -q -B -f conformance/java/pom.xml \
-            org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-            -DoutputDirectory="$ONCELOG_OLD_JAVA_CLIENT" || die "Maven could not fetch the Java client of Kafka 2.0.0"
-        cp conformance/java/pom.xml "$ONCELOG_OLD_JAVA_CLIENT/.complete"
-    fi
+    jars "$ONCELOG_OLD_JAVA_CLIENT" kafka-clients-2.0.0 conformance/java/pom.xml \
+        "the Java client of Kafka 2.0.0 (about 4 MB)"
+}
+
+# Fetch Apache Kafka's integration tests of its clients, and JUnit, once, and set ONCELOG_KAFKA_TESTS to the folder.
+kafka_tests() {
+    ONCELOG_KAFKA_TESTS=${ONCELOG_KAFKA_TESTS:-$ROOT/.cache/kafka-tests}
+    export ONCELOG_KAFKA_TESTS
+    jars "$ONCELOG_KAFKA_TESTS" kafka-tests conformance/java/integration/pom.xml \
+        "Apache Kafka's integration tests and JUnit (about 7 MB)" -DexcludeTransitive=true
 }
 
 # Write an archive of Apache Kafka's classes, once, and set ONCELOG_KAFKA_CLASSES to it: its brokers and tools start in
@@ -193,7 +210,6 @@ spark_rival() {
     ONCELOG_SPARK_RIVAL=${ONCELOG_SPARK_RIVAL:-$ROOT/.cache/spark-rival}
     export ONCELOG_SPARK_RIVAL
     if [ ! -f "$ONCELOG_SPARK_RIVAL/.complete" ] && [ "$ONCELOG_SPARK_RIVAL" = "$ROOT/.cache/spark-rival" ]; then
-        debian maven mvn
         say "Installing PySpark 4.1.3 and Spark's Kafka connector (about 500 MB) into .cache/spark-rival"
         "$VENV/bin/python" -m venv --clear "$ONCELOG_SPARK_RIVAL/venv" || die "could not create an environment"
         "$ONCELOG_SPARK_RIVAL/venv/bin/python" -m pip install -q --disable-pip-version-check pyspark==4.1.3 >&2 ||
@@ -201,8 +217,8 @@ spark_rival() {
         for jar in org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3 \
             org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0 \
             org.apache.kafka:kafka-clients:3.9.1 org.apache.commons:commons-pool2:2.12.0; do
-            mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy -Dartifact="$jar" \
-                -DoutputDirectory="$ONCELOG_SPARK_RIVAL/jars" || die "Maven could not fetch $jar"
+            maven copy -Dartifact="$jar" -DoutputDirectory="$ONCELOG_SPARK_RIVAL/jars" ||
+                die "Maven could not fetch $jar"
         done
         touch "$ONCELOG_SPARK_RIVAL/.complete"
     fi

@@ -450,7 +450,7 @@ func fill(where string) {
 func main() {
 	bootstrap, prefix = os.Args[1], os.Args[2]
 	if len(os.Args) > 3 {
-		map[string]func(string){"show": show, "fill": fill, "soak": soak, "login": logIn}[os.Args[3]](prefix)
+		map[string]func(string){"show": show, "fill": fill, "soak": soak, "login": logIn, "member": groupMember}[os.Args[3]](prefix)
 		return
 	}
 	checks := map[string]func(string){

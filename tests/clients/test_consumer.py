@@ -190,18 +190,18 @@ def test_lag_equals_that_of_kafkas_tools(server: Server, admin: Admin, name: str
         assert {tp: ends[tp] - offset for tp, offset in admin.committed(name).items()} == consumer.lag()
 
 
-def test_server_side_assignor_needs_broker_support(server: Server, admin: Admin, name: str) -> None:
-    """oncelog has none yet; conformance/test_server_side_assignors.py tests those of Apache Kafka."""
-    admin.create_topics(name)
+def test_broker_assigns_partitions(server: Server, admin: Admin, name: str) -> None:
+    """The consumer protocol (KIP-848). Several members: conformance/test_consumer_protocol.py."""
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"1", partition=1)
     with Consumer(server.bootstrap, group_id=name, group_protocol="consumer", **EARLIEST) as consumer:
         consumer.subscribe([name])
-        if server.name == "oncelog":
-            with pytest.raises(errors.UnsupportedError, match="use group_protocol = 'classic' with this broker"):
-                consumer.poll(30)
-        else:
-            wait_until(
-                lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "the consumer is a member"
-            )
+        found: list[bytes | None] = []
+        wait_until(lambda: found.extend(record.value for record in consumer.poll(0.1)) or found, "a record")
+        assert (found, consumer.assignment()) == ([b"1"], [(name, 0), (name, 1)])
+        consumer.commit()
+    assert admin.committed(name)[name, 1] == 1
 
 
 def test_consumer_survives_a_broker_restart(own_server: Server) -> None:

@@ -101,7 +101,10 @@ def test_served_versions_equal_apache_kafkas(server: Server, name: str) -> None:
                 assert key not in ranges, "a broker that exports no metrics asks for none"
                 continue
             lowest = PRODUCE_ADVERTISED_MIN if key == ApiKey.PRODUCE else served.min_version
-            assert ranges[key] == (lowest, served.max_version), ApiKey(key).name
+            highest = served.max_version
+            if key == ApiKey.INIT_PRODUCER_ID and server.name == "apache-kafka":
+                highest = 5  # version 6 is unstable there: two-phase commit (KIP-939)
+            assert ranges[key] == (lowest, highest), ApiKey(key).name
         finalized = {entry.name: entry.max_version_level for entry in response.finalized_features}
         assert finalized["transaction.version"] == 2
 

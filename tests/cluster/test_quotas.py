@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-
-import pytest
-
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.processes import wait_until
 from support.quotas import KEYS, Entity, altered, described
-from support.servers import ReplicatedCluster
 from support.wire import Wire, batch
 
 EVERYONE: Entity = (("user", None),)
 """The brokers' connections are anonymous, too."""
 TESTER: Entity = (("user", None), ("client-id", "wire"))
-
-
-@pytest.fixture
-def wires(tmp_path: Path) -> Iterator[list[Wire]]:
-    """Connect to each of three brokers."""
-    cluster = ReplicatedCluster(tmp_path)
-    try:
-        with ExitStack() as stack:
-            yield [stack.enter_context(Wire(address)) for address in cluster.bootstrap.split(",")]
-    finally:
-        cluster.stop()
 
 
 def have(wires: list[Wire], quotas: dict[Entity, dict[str, float]]) -> bool:

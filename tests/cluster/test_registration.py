@@ -92,7 +92,7 @@ def test_broker_whose_session_expired_registers_again(tmp_path: Path) -> None:
     lost = []
 
     async def body(brokers: Brokers) -> None:
-        broker = await brokers.start(1)
+        broker = await brokers.start(1, broker_session_timeout_ms="9000")
         broker.registration.session_lost.subscribe(lambda: lost.append(broker.membership.epoch))
         clock.ms += 9_000
         store.poll()

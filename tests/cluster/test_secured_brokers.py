@@ -41,7 +41,7 @@ from support.secured_cluster import ADMINISTRATOR, STRANGER, SecuredCluster
 from support.wire import Session, Wire, batch, until
 
 TOPIC = "t"
-BETWEEN_BROKERS = frozenset({4, 5, 6, 7, 52, 53, 54, 55, 56, 58, 59, 62, 63, 64, 67, 70, 73, 82})
+BETWEEN_BROKERS = frozenset({4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 70, 73, 82})
 """Kafka's APIs that only its brokers and controllers call, and which oncelog's brokers do not have.
 
 LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, the quorum's, AlterPartition, Envelope, FetchSnapshot,

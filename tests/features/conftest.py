@@ -6,14 +6,13 @@ If the outcome differs on purpose, the test says `DIFFERS[...]` with the reason,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.fixtures import (
     apache_kafka,
     guarded,
     module_server,
+    module_wire,
     name,
     own_server,
     proxy,
@@ -22,13 +21,12 @@ from support.fixtures import (
     vary_servers,
     wire,
 )
-from support.servers import Server
-from support.wire import Wire
 
 __all__ = [
     "apache_kafka",
     "guarded",
     "module_server",
+    "module_wire",
     "name",
     "own_server",
     "proxy",
@@ -41,10 +39,3 @@ __all__ = [
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Create a variant of each test for each server."""
     vary_servers(metafunc, "oncelog")
-
-
-@pytest.fixture
-def module_wire(module_server: Server) -> Iterator[Wire]:
-    """Connect to the module's server."""
-    with Wire(module_server.bootstrap) as connection:
-        yield connection

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from oncelog.protocol.apis import ApiKey
-from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from support.configs import (
     APPEND,
     BROKER,
@@ -17,7 +16,6 @@ from support.configs import (
     DELETE,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT,
-    GROUP,
     LOGGER,
     ME,
     OF_LOGGER,
@@ -228,17 +226,3 @@ def test_levels_of_loggers(wire: Wire, server: Server) -> None:
 )
 def test_invalid_logger_levels_are_rejected(wire: Wire, broker: str, op: Op, error: str) -> None:
     assert alter(wire, LOGGER, broker, op).error_code == code(error)
-
-
-def test_settings_of_groups_are_not_supported(wire: Wire, server: Server, name: str) -> None:
-    """DIFFERS: they belong to protocols (KIP-848, 932, 1071) that oncelog rejects with a clear error."""
-    kind, op = GROUP, ("consumer.session.timeout.ms", SET, "45000")
-    kafka = server.name == "apache-kafka"
-    answer = alter(wire, kind, name, op)
-    assert answer.error_code == (0 if kafka else code("INVALID_REQUEST"))
-    assert kafka or "oncelog" in answer.error_message
-    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    [described] = wire.call(DescribeConfigsRequest(resources=[asked])).results
-    assert described.error_code == (0 if kafka else code("INVALID_REQUEST"))
-    if kafka:  # other tests list what has settings
-        assert alter(wire, kind, name, (op[0], DELETE, None)).error_code == 0

@@ -365,3 +365,21 @@ def test_metadata_by_id(wire: Wire, name: str, version: int) -> None:
         assert asked(uuid4()).error_code == code("UNKNOWN_TOPIC_ID")
     else:
         assert metadata(wire, name, version=version).topic_id == topic_id
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_ids_in_a_metadata_request_take_precedence_over_names(wire: Wire, name: str, version: int) -> None:
+    """If one topic is given by its id, all names are ignored. Java's client sends ids with empty names."""
+    first, second = (wire.create_topic(f"{name}-{each}") for each in "ab")
+
+    def asked(*topics: tuple[str | None, UUID]) -> set[tuple[str | None, UUID, int]]:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=each, topic_id=one) for each, one in topics])
+        answer = wire.call(request, version)
+        return {(each.name, each.topic_id, each.error_code) for each in answer.topics}
+
+    missing = uuid4()
+    of_first = (f"{name}-a", first, 0)
+    assert asked(("", first), ("", missing)) == {of_first, (None, missing, code("UNKNOWN_TOPIC_ID"))}
+    assert asked((f"{name}-b", first), (None, first)) == {of_first}
+    assert asked((f"{name}-b", NO_UUID), ("", first), (f"{name}-c", NO_UUID)) == {of_first}
+    assert asked((f"{name}-b", NO_UUID)) == {(f"{name}-b", second, 0)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.groups import Member, finish, make_impatient, stable, subscription
@@ -16,10 +14,9 @@ REBALANCE_IN_PROGRESS = code("REBALANCE_IN_PROGRESS")
 
 
 @pytest.fixture
-def wire(module_server: Server) -> Iterator[Wire]:
+def wire(module_wire: Wire) -> Wire:
     """Connect to a server that waits a second for the members of a new group."""
-    with Wire(module_server.bootstrap) as connection:
-        yield connection
+    return module_wire
 
 
 def test_new_group_gathers_members_before_its_first_generation(module_server: Server, name: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -33,10 +31,9 @@ INCONSISTENT = code("INCONSISTENT_GROUP_PROTOCOL")
 
 
 @pytest.fixture
-def wire(module_server: Server) -> Iterator[Wire]:
+def wire(module_wire: Wire) -> Wire:
     """Connect to a server with short sessions and small groups."""
-    with Wire(module_server.bootstrap) as connection:
-        yield connection
+    return module_wire
 
 
 def state(wire: Wire, group: str) -> str:

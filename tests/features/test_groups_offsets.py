@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -48,10 +47,9 @@ SETTINGS = {
 
 
 @pytest.fixture
-def wire(module_server: Server) -> Iterator[Wire]:
+def wire(module_wire: Wire) -> Wire:
     """Connect to a server that checks for expired offsets all the time."""
-    with Wire(module_server.bootstrap) as connection:
-        yield connection
+    return module_wire
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
@@ -28,10 +28,9 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def wire(module_server: Server) -> Iterator[Wire]:
+def wire(module_wire: Wire) -> Wire:
     """Connect to a server whose cleaner hardly pauses."""
-    with Wire(module_server.bootstrap) as connection:
-        yield connection
+    return module_wire
 
 
 def keyed(

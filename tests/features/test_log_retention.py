@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,9 @@ SMALL = {"internal_segment_bytes": "300"}
 
 
 @pytest.fixture
-def wire(module_server: Server) -> Iterator[Wire]:
+def wire(module_wire: Wire) -> Wire:
     """Connect to a server that checks for old segments all the time."""
-    with Wire(module_server.bootstrap) as connection:
-        yield connection
+    return module_wire
 
 
 def now() -> int:

@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 
 from oncelog import Producer, errors
-from oncelog.client.producer.transaction_manager import LEGAL, ManagerState, TransactionManager
+from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.producer.transaction_states import LEGAL, ManagerState
 from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, iter_batches
 from support.servers import Server
 from support.wire import Wire, code

@@ -61,7 +61,10 @@ def test_order_is_kept_if_one_of_five_requests_fails(
     assert position in repeated
 
 
-def test_only_one_request_is_in_flight_during_a_retry(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+def test_no_batch_is_sent_again_before_the_one_in_front_of_it_is_in_the_log(
+    wire: Wire, server: Server, proxy: Proxy, name: str
+) -> None:
+    """Batches that were never sent may leave meanwhile, as in Kafka's Sender."""
     wire.create_topic(name)
     proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS if 1 <= request.number < 8 else PASS
     with Producer(server.bootstrap, None, batch_size=1, **RETRY_SOON) as producer:
@@ -69,9 +72,9 @@ def test_only_one_request_is_in_flight_during_a_retry(wire: Wire, server: Server
         futures = [producer.send(name, b"%d" % number) for number in range(1, 9)]
         assert [future.result(30).offset for future in futures] == list(range(1, 9))
     sequences = [request.sequence for request in proxy.seen]
-    first_retry = next(index for index in range(2, len(sequences)) if sequences[index] == 1)
-    last_of_it = max(index for index, sequence in enumerate(sequences) if sequence == 1)
-    assert set(sequences[first_retry : last_of_it + 1]) == {1}, "no batch is sent between its retries"
+    again = [sequence for index, sequence in enumerate(sequences) if sequence in sequences[:index]]
+    assert len(again) >= 2
+    assert again == sorted(again)
 
 
 def test_more_than_five_is_rejected_with_idempotence(server: Server) -> None:

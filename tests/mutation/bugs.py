@@ -1,4 +1,4 @@
-"""Known bugs of exactly-once machinery: the change that reintroduces each, and the tests that must fail.
+"""Known bugs: the change that reintroduces each, and the tests that must fail.
 
 One line of code is replaced in a copy of the sources. If the line does not occur exactly once, the test raises an
 error.
@@ -7,6 +7,8 @@ error.
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from mutation.group_bugs import GROUP_BUGS, GROUPS
 
 
 class Bug(NamedTuple):
@@ -23,8 +25,7 @@ LOG = "tests/unit/log/test_log_producers.py"
 STATE = "tests/unit/log/test_producer_state.py"
 FOLLOWER = "tests/unit/log/test_follower_append.py"
 COORDINATOR = "tests/unit/coordinator/test_transactions.py"
-
-_THEN_FENCED = "\n        return ErrorCode.PRODUCER_FENCED\n    if transaction.prepared:"
+KEPT = "tests/properties/test_transaction_coordinator.py"
 
 BUGS = {
     "a late ending ends the next transaction": Bug(
@@ -37,8 +38,8 @@ BUGS = {
     "an ending of a higher epoch is taken": Bug(
         "KAFKA-9600",
         "coordinator/transactions/decisions.py",
-        f"if transaction.producer_epoch != epoch:{_THEN_FENCED}",
-        f"if transaction.producer_epoch > epoch:{_THEN_FENCED}",
+        "if (producer_id, epoch) == transaction.holder:",
+        "if producer_id == transaction.holder[0] and epoch >= transaction.holder[1]:",
         f"{COORDINATOR}::test_higher_epoch_is_rejected",
     ),
     "a commit that lost against the coordinator's abort may be repeated": Bug(
@@ -51,8 +52,8 @@ BUGS = {
     "the coordinator's abort leaves the epoch alone": Bug(
         "KAFKA-6119",
         "coordinator/transactions/decisions.py",
-        "return transaction.prepare_fencing_abort(2, _successor(transaction, take), now_ms)",
-        "return transaction.prepare(False, 0, NO_PRODUCER_ID, now_ms)",
+        "return transaction.prepare_fencing_abort(version, _successor(transaction, version, take), now_ms)",
+        "return transaction.prepare(False, 0, None, now_ms)",
         COORDINATOR,
     ),
     "a partition without a leader counts as marked": Bug(
@@ -174,4 +175,43 @@ BUGS = {
         "        self.end_offset = rebuilt.end_offset",
         f"{FOLLOWER}::test_truncation_and_the_end_of_a_term_end_verifications",
     ),
+    "the former producer ends the transaction that a session has kept": Bug(
+        "KIP-939",
+        "coordinator/transactions/metadata.py",
+        "        if self.kept:\n            return self.next_producer_id, self.next_producer_epoch\n",
+        "",
+        KEPT,
+    ),
+    "a partition is added to a kept transaction": Bug(
+        "KIP-939",
+        "coordinator/transactions/decisions.py",
+        "    if transaction.kept:\n        return ErrorCode.INVALID_TXN_STATE\n    if transaction.state",
+        "    if transaction.state",
+        KEPT,
+    ),
+    "the end of a kept transaction leaves the epoch of its session": Bug(
+        "KIP-939",
+        "coordinator/transactions/decisions.py",
+        "        return _next_producer(transaction.holder, take)\n    rotates =",
+        "        return transaction.holder\n    rotates =",
+        KEPT,
+    ),
+    "the successor of a coordinator forgets which session has kept a transaction": Bug(
+        "KIP-939",
+        "coordinator/transactions/records.py",
+        "        value.next_producer_epoch = transaction.next_producer_epoch\n",
+        "",
+        KEPT,
+    ),
+    "a shorter timeout of a session aborts the transaction that it has kept": Bug(
+        "KIP-939",
+        "coordinator/transactions/metadata.py",
+        "timeout_ms=max(self.timeout_ms, timeout_ms),",
+        "timeout_ms=timeout_ms,",
+        "tests/unit/coordinator/test_kept_transactions.py",
+    ),
+    **{
+        name: Bug("KIP-848", f"{GROUPS}{bug.module}", bug.right, bug.wrong, bug.caught_by)
+        for name, bug in GROUP_BUGS.items()
+    },
 }

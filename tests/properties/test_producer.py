@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from oncelog import errors
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.options import producer_options
-from oncelog.client.producer.transaction_manager import ManagerState
+from oncelog.client.producer.transaction_states import ManagerState
 from support.model_cluster import BUSY, FAULTS, FINE, LATE, LOST_ANSWER, LOST_REQUEST, ModelCluster
 from support.virtual_time import run
 

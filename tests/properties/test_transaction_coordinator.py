@@ -16,7 +16,7 @@ from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
 from oncelog.coordinator.transactions.metadata import MAX_EPOCH, TransactionMetadata, TransactionState
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS, InitProducerIdRequest
 from oncelog.protocol.topics import TopicPartition
 from support.transaction_driver import Driver
 
@@ -62,6 +62,8 @@ class WatchedDriver(Driver):
         self.endings: dict[str, Ending] = {}
         self.outcomes: dict[tuple[str, int, int], bool] = {}
         self.owners: dict[int, str] = {}
+        self.promised: dict[str, tuple[int, int]] = {}
+        """The producer of the next transaction, as EndTxn answered."""
 
     def apply(self, effects: Effects, token: Any = None) -> Any:
         before = len(self.log)
@@ -87,20 +89,27 @@ class WatchedDriver(Driver):
             assert old.state in (S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
             return
         new = self.seen[name] = self.state(name)
-        assert self.owners.setdefault(new.producer_id, name) == name, "two ids share a producer id"
+        for producer_id in (new.producer_id, new.holder[0]):
+            assert self.owners.setdefault(producer_id, name) == name, "two ids share a producer id"
         if old is None:
             assert new.state is S.EMPTY
             return
         assert (old.state, new.state) in LEGAL
         if new.producer_id == old.producer_id:
             assert new.producer_epoch >= old.producer_epoch
+        if old.kept and new.kept:
+            assert (new.producer_id, new.producer_epoch) == (old.producer_id, old.producer_epoch)
+        if old.kept or new.kept:
+            assert new.state is S.ONGOING or new.state in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
+            assert new.partitions == old.partitions, "a partition was added to a kept transaction"
         if new.state in (S.PREPARE_COMMIT, S.PREPARE_ABORT):
+            assert new.producer_id == old.producer_id, "the markers are another producer's"
             commit = new.state is S.PREPARE_COMMIT
             self.endings[name] = Ending(
                 commit, (new.producer_id, new.producer_epoch), old.partitions, set(old.partitions)
             )
             if new.client_version >= 2:
-                key = name, old.producer_id, old.producer_epoch
+                key = name, *old.holder
                 # Only an epoch that no client can have may end twice.
                 assert key not in self.outcomes or old.producer_epoch == MAX_EPOCH
                 self.outcomes[key] = commit
@@ -108,6 +117,7 @@ class WatchedDriver(Driver):
             ending = self.endings.pop(name)
             assert ending.commit is (new.state is S.COMPLETE_COMMIT), "the outcome changed after the decision"
             assert not ending.unwritten, "completed without a marker"
+            assert self.promised.pop(name, new.holder) == new.holder, "another producer follows than was promised"
 
     def report(self, markers: Markers, results: dict[TopicPartition, ErrorCode]) -> None:
         ending = self.endings.get(markers.transactional_id)
@@ -125,7 +135,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @initialize(version=st.sampled_from([0, 1, 2, 2, 2]))
     def begin(self, version: int) -> None:
-        config = TransactionConfig(transaction_version=version, id_expiration_ms=300_000)
+        config = TransactionConfig(transaction_version=version, id_expiration_ms=300_000, two_phase_commit=True)
         self.driver = WatchedDriver(config)
         self.driver.start()
         self.version = version
@@ -165,6 +175,51 @@ class TransactionMachine(RuleBasedStateMachine):
         name, (producer_id, epoch) = self.who(pick)
         if self.version >= 1 and epoch + shift >= 0:
             self.run(lambda: self.init(name, (producer_id, epoch + shift), 1000))
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        timeout_ms=st.sampled_from([1, 60_000]),
+        two_phase=st.booleans(),
+        written=st.booleans(),
+    )
+    def keep(self, name: str, timeout_ms: int, two_phase: bool, written: bool) -> None:
+        """Start a session that keeps an open transaction (KIP-939). With `written`, there is one to keep."""
+        if written:
+            self.write_all_markers()
+            state = self.driver.coordinator.transactions.get(name)
+            if state is not None and not state.kept and state.producer_epoch < MAX_EPOCH:
+                self.known.append((name, state.holder))
+                self.add(0, {PARTITIONS[0]}, 2)
+
+        def request() -> None:
+            before = self.driver.coordinator.transactions.get(name)
+            response = self.driver.init(
+                name, timeout_ms=timeout_ms, version=6, keep_prepared_txn=True, enable2_pc=two_phase
+            )
+            if response.error_code:
+                assert self.version < 2 or (before is not None and before.prepared)
+                return
+            producer = response.producer_id, response.producer_epoch
+            after = self.driver.state(name)
+            assert after.holder == producer
+            assert producer not in [who for _, who in self.known], "two sessions have the same producer"
+            self.known.append((name, producer))
+            ongoing = response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch
+            if before is not None and before.state is S.ONGOING:
+                assert ongoing == (before.producer_id, before.producer_epoch)
+                assert after.partitions == before.partitions
+            else:
+                assert (after.state, ongoing) == (S.EMPTY, (-1, -1))
+
+        self.run(request)
+
+    @rule(name=st.sampled_from(NAMES), commit=st.booleans())
+    def end_kept(self, name: str, commit: bool) -> None:
+        """End a kept transaction, as its last session does."""
+        state = self.driver.coordinator.transactions.get(name)
+        if state is not None and state.kept:
+            self.known.append((name, state.holder))
+            self.end(0, commit, 5)
 
     def init(self, name: str, producer: tuple[int, int], timeout_ms: int) -> None:
         before = self.driver.coordinator.transactions.get(name)
@@ -208,6 +263,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 state = self.driver.state(name)
                 assert (state.producer_id, state.producer_epoch) == producer
                 assert state.state is S.ONGOING
+                assert not state.kept
                 assert partitions <= state.partitions
 
         self.run(request)
@@ -227,8 +283,10 @@ class TransactionMachine(RuleBasedStateMachine):
             if before == after:  # nothing to do: it already had that outcome
                 assert after.state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
             else:
-                assert (before.producer_id, before.producer_epoch) == producer
+                assert before.holder == producer
                 assert before.state is S.ONGOING or not commit
+            if api_version >= 5 and after.prepared:
+                self.driver.promised[name] = response.producer_id, response.producer_epoch
             if api_version >= 5:
                 assert self.driver.outcomes[name, *producer] is commit, "answered with another outcome than it had"
                 self.known.append((name, (response.producer_id, response.producer_epoch)))
@@ -273,7 +331,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def advance_time(self, ms: int) -> None:
         self.driver.tick(ms)
 
-    @rule(version=st.sampled_from([0, 1, 2, 2]))
+    @rule(version=st.sampled_from([0, 1, 2, 2, 2, 2]))
     def change_level(self, version: int) -> None:
         self.version = version
         config = replace(self.driver.config, transaction_version=version)
@@ -346,7 +404,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def open_transactions_have_deadlines(self) -> None:
         due_ms = self.driver.coordinator.deadline()
         for state in self.driver.coordinator.transactions.values():
-            if state.state is S.ONGOING:
+            if state.state is S.ONGOING and state.timeout_ms != NO_TIMEOUT_MS:
                 assert due_ms is not None
                 assert due_ms <= state.start_ms + state.timeout_ms + 1
 

@@ -87,7 +87,12 @@ def test_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("seed", "counts"), [(1, ("deletions", "joins", "team commits")), (10, ("deletions", "compacted"))]
+    ("seed", "counts"),
+    [
+        (1, ("deletions", "joins", "team commits")),
+        (9, ("consumers' joins", "team commits")),
+        (10, ("deletions", "compacted")),
+    ],
 )
 def test_features_of_a_world_are_used(seed: int, counts: tuple[str, ...]) -> None:
     outcomes = run_seed(seed)

@@ -15,6 +15,7 @@ import pytest
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from oncelog.sim.world import World
+from support.peer_faults import among_faults, run_seeds
 from support.peer_world import PeerWorld, RoutedWriter
 from support.raw_client import RefusedError
 
@@ -66,50 +67,13 @@ class Flow:
             self.offset = transaction
 
 
-async def break_things(peers: PeerWorld, rng: random.Random) -> None:
-    """Let a broker or a link fail, one after the other."""
-    network = peers.world.network
-    while True:
-        await asyncio.sleep(rng.uniform(0.1, 3))
-        victim, other = rng.sample(list(peers.ids), 2)
-        machine = peers.world.brokers[victim]
-        match rng.randrange(6):
-            case 0 | 1:
-                machine.kill()
-                if rng.random() < 0.5:
-                    await peers.expire(victim)
-                await asyncio.sleep(rng.uniform(0, 3))
-                await peers.restart(victim)
-            case 2:
-                network.cut(f"broker-{victim}", f"broker-{other}", both_ways=rng.random() < 0.5)
-                await asyncio.sleep(rng.uniform(0, 5))
-                network.heal()
-            case 3:
-                network.reset(machine.name)
-            case 4:
-                network.slow(f"broker-{victim}", f"broker-{other}", rng.uniform(0, 1))
-            case 5:
-                machine.pause()
-                await asyncio.sleep(rng.uniform(0, 10))
-                machine.resume()
-
-
 async def scenario(world: World) -> int:
     peers = PeerWorld(world, BROKERS)
     await peers.start()
     topic = await peers.create("out", list(peers.ids))
     flows = [Flow(peers, topic, number) for number in range(WRITERS)]
-    nemesis = asyncio.ensure_future(break_things(peers, world.stream("nemesis")))
-    await asyncio.gather(*(flow.run(world.stream(f"writer {number}")) for number, flow in enumerate(flows)))
-    nemesis.cancel()
-    await asyncio.gather(nemesis, return_exceptions=True)
-    for node_id in peers.ids:
-        world.brokers[node_id].resume()
-    world.network.heal()
-    for node_id in peers.ids:
-        if not world.brokers[node_id].alive:
-            await peers.restart(node_id)
-    await asyncio.sleep(60)
+    work = [flow.run(world.stream(f"writer {number}")) for number, flow in enumerate(flows)]
+    await among_faults(peers, work, world.stream("nemesis"))
     for flow in flows:
         assert (await flow.writer.state()).startswith(("Complete", "Empty"))
         if not flow.fenced:
@@ -124,9 +88,4 @@ async def scenario(world: World) -> int:
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_transactions_over_brokers_are_atomic(first: int) -> None:
-    for seed in range(first, first + 10):
-        try:
-            World(seed).run(scenario, limit_s=3600)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    run_seeds(scenario, range(first, first + 10), limit_s=3600)

@@ -10,20 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from support.cures import CURES, EXAMPLES, Shop
+from support.cures import CURES, EXAMPLES, Shop, check_paused_order_and_event
 from support.servers import OncelogCluster
 
 
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "cure"])
 @pytest.mark.parametrize("cure", CURES)
-def test_cure_on_sqlite(oncelog_cluster: OncelogCluster, name: str, tmp_path: Path, cure: str, naive: bool) -> None:
-    CURES[cure](Shop(oncelog_cluster, name, str(tmp_path / "shop.db")), naive=naive)
+def test_cure_on_sqlite(shop_server: OncelogCluster, name: str, tmp_path: Path, cure: str, naive: bool) -> None:
+    CURES[cure](Shop(shop_server, name, str(tmp_path / "shop.db")), naive=naive)
+
+
+def test_paused_process_decides_nothing_after_its_successor(
+    shop_server: OncelogCluster, name: str, tmp_path: Path
+) -> None:
+    check_paused_order_and_event(Shop(shop_server, name, str(tmp_path / "shop.db")))
 
 
 def test_example_without_its_input_names_the_program_to_run_first(
-    oncelog_cluster: OncelogCluster, name: str, tmp_path: Path
+    shop_server: OncelogCluster, name: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, EXAMPLES / "cures" / "unique_id.py", "--bootstrap", oncelog_cluster.bootstrap]
+    command = [sys.executable, EXAMPLES / "cures" / "unique_id.py", "--bootstrap", shop_server.bootstrap]
     command += ["--topic", name, "--database", str(tmp_path / "shop.db")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

@@ -34,7 +34,11 @@ class Clock:
 
 
 class Brokers:
-    """Brokers in one event loop, with one store, or with one for each broker on the same file."""
+    """Brokers in one event loop, with one store, or with one for each broker on the same file.
+
+    Their sessions are long, because renewals wait for the threads that they share, and these for a slow disk. A broker
+    that `crash` ends loses its lease at once.
+    """
 
     def __init__(
         self, folder: Path, store: MetadataStore | None = None, now_ms: Callable[[], int] = lambda: NOW
@@ -50,6 +54,7 @@ class Brokers:
             "node.id": str(node_id),
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(self._folder / (folder or f"data-{node_id}")),
+            "broker.session.timeout.ms": "60000",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         store = self._store or SqliteStore(str(self._folder / "metadata.sqlite"))

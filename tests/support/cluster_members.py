@@ -1,107 +1,38 @@
-"""A group that rebalances in worlds with three brokers: members join, commit, and leave or disappear."""
+"""A group that rebalances in worlds with three brokers: members join, commit, and leave or disappear.
+
+In some worlds, it is a group of the consumer protocol, otherwise one of the classic protocol.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from oncelog.net.failures import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
-from oncelog.protocol.messages.heartbeat import HeartbeatRequest
-from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from oncelog.protocol.schema import Message
-from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.cluster_clients import TOPIC, Client, Routes
+from support.cluster_consumers import SESSION_MS, TEAM, Consumer, LostError, Member
 from support.cluster_plans import PARTITIONS, Membership, Work
-from support.raw_client import RETRIABLE, RETRY_S, RefusedError
+from support.raw_client import RETRY_S, RefusedError
 from support.replica_invariants import InvariantError
 
-TEAM = "team"
-SESSION_MS = 1500
-REBALANCE_MS = 1000
 ROUND_S = 0.15
+KINDS: Mapping[str, type[Member]] = {"classic": Member, "consumer": Consumer}
 
 
-def _join_error(response: Any) -> int:
-    code: int = response.error_code
-    return 0 if code == ErrorCode.MEMBER_ID_REQUIRED else code
-
-
-class _LostError(Exception):
-    """The member has to join again."""
-
-
-class _Member(Client):
-    def __init__(self, routes: Routes) -> None:
-        super().__init__(routes, "")
-        self.member_id = ""
-        self.generation = -1
-
-    def _broker_of(self, request: Message) -> int:
-        return self.routes.coordinator(CONSUMER_OFFSETS, TEAM)
-
-    async def once(self, request: Message, error_of: Any, version: int) -> None:
-        """Send a request of the generation until it succeeds. Raises _LostError.
-
-        If a connection is lost, the request may still arrive. So join as another member, which makes it void.
-        """
-        while True:
-            try:
-                response = await (await self.connection(self._broker_of(request))).call(request, version)
-            except ConnectionLostError as error:
-                self.member_id = ""
-                raise _LostError from error
-            code = error_of(response)
-            if not code:
-                return
-            if code not in RETRIABLE:
-                if code == ErrorCode.UNKNOWN_MEMBER_ID:
-                    self.member_id = ""
-                raise _LostError
-            await asyncio.sleep(RETRY_S)
-
-    async def join(self) -> list[int]:
-        """Join the group, and return the assigned partitions. Raises RefusedError if the group has changed again."""
-        response: Any = None
-        while response is None or response.error_code:
-            protocol = JoinGroupRequestProtocol(name="spread", metadata=b"")
-            request = JoinGroupRequest(
-                group_id=TEAM,
-                session_timeout_ms=SESSION_MS,
-                rebalance_timeout_ms=REBALANCE_MS,
-                member_id=self.member_id,
-                protocol_type="consumer",
-                protocols=[protocol],
-            )
-            response = await self.call(request, _join_error)
-            self.member_id = response.member_id
-        self.generation = response.generation_id
-        shares = []
-        if response.leader == self.member_id:
-            members = sorted(each.member_id for each in response.members)
-            for index, name in enumerate(members):
-                mine = b",".join(b"%d" % number for number in range(PARTITIONS) if number % len(members) == index)
-                shares.append(SyncGroupRequestAssignment(member_id=name, assignment=mine))
-        sync = SyncGroupRequest(
-            group_id=TEAM,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            protocol_type="consumer",
-            protocol_name="spread",
-            assignments=shares,
-        )
-        response = await self.call(sync)
-        return [int(number) for number in response.assignment.split(b",") if number]
+def _describe_error(response: Any) -> int:
+    """Return the error, if it is not that the group has the other protocol."""
+    code: int = response.groups[0].error_code
+    return 0 if code == ErrorCode.GROUP_ID_NOT_FOUND else code
 
 
 class Team:
@@ -113,6 +44,8 @@ class Team:
         self._outcomes = outcomes
         self._commits = [(-1, -1)] * PARTITIONS
         """The last acknowledged offset of each partition, and the last one that was sent."""
+        self._owners: dict[tuple[int, int], str] = {}
+        """The member that has had a partition, by the generation or epoch and the partition."""
 
     async def live(self, index: int, workload: list[Work], rng: random.Random) -> None:
         """Carry out the steps of one member."""
@@ -122,16 +55,17 @@ class Team:
                 await asyncio.sleep(work.pause_s)
 
     async def _live_once(self, work: Membership, rng: random.Random) -> None:
-        member, left = _Member(self._routes), work.count
+        member, left = KINDS[work.protocol](self._routes, rng), work.count
         while not self.over:
             try:
-                partitions = await member.join()
-                offsets = {number: await self.check_offset(member, number) for number in partitions}
-                self._outcomes["joins"] += 1
+                await member.join()
+                offsets: dict[int, int] = {}
+                await self._take(member, offsets)
+                self._outcomes["joins" if work.protocol == "classic" else "consumers' joins"] += 1
                 while left and not self.over:
                     left -= 1
                     await self._round(member, offsets, rng)
-            except _LostError:
+            except LostError:
                 continue
             except RefusedError as error:
                 if error.code == ErrorCode.UNKNOWN_MEMBER_ID:
@@ -140,13 +74,23 @@ class Team:
                 continue
             break
         if work.leave and member.member_id:
-            request = LeaveGroupRequest(group_id=TEAM, members=[MemberIdentity(member_id=member.member_id)])
-            await member.call(request)
+            await member.leave()
 
-    async def _round(self, member: _Member, offsets: dict[int, int], rng: random.Random) -> None:
+    async def _take(self, member: Member, offsets: dict[int, int]) -> None:
+        """Begin with the partitions that a member has got, and stop those that it must give up."""
+        for number in offsets.keys() - member.partitions:
+            del offsets[number]
+        for number in sorted(member.partitions):
+            owner = self._owners.setdefault((member.generation, number), member.member_id)
+            if owner != member.member_id:
+                raise InvariantError(10, f"{TEAM}-{number} is {owner}'s and {member.member_id}'s")
+            if number not in offsets:
+                offsets[number] = await self.check_offset(member, number)
+
+    async def _round(self, member: Member, offsets: dict[int, int], rng: random.Random) -> None:
         """Commit the next offset of each partition. Now and then, stop for longer than the session lasts before it."""
-        heartbeat = HeartbeatRequest(group_id=TEAM, generation_id=member.generation, member_id=member.member_id)
-        await member.once(heartbeat, lambda r: r.error_code, 4)
+        await member.heartbeat()
+        await self._take(member, offsets)
         await asyncio.sleep(2 * SESSION_MS / 1000 if rng.random() < 0.03 else rng.uniform(0, 2 * ROUND_S))
         for number in offsets:
             offset = offsets[number] = offsets[number] + 1
@@ -168,9 +112,10 @@ class Team:
 
     async def end(self) -> None:
         """Wait until the sessions of all members have ended, because the coordinator writes when one ends."""
-        member, request = _Member(self._routes), DescribeGroupsRequest(groups=[TEAM])
-        while (await member.call(request, lambda r: r.groups[0].error_code)).groups[0].members:
-            await asyncio.sleep(SESSION_MS / 1000)
+        member = Member(self._routes, random.Random(0))
+        for request in (DescribeGroupsRequest(groups=[TEAM]), ConsumerGroupDescribeRequest(group_ids=[TEAM])):
+            while (await member.call(request, _describe_error)).groups[0].members:
+                await asyncio.sleep(SESSION_MS / 1000)
 
     async def check_offset(self, client: Client, number: int, broker: int | None = None) -> int:
         """Return the offset of a partition, from its coordinator or if possible from a given broker."""

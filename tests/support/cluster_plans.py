@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -50,7 +50,14 @@ _FEATURE_SETTINGS = {
     "trim": {"log_retention_check_interval_ms": 500},
     "retain": {"log_retention_check_interval_ms": 500},
     "compact": {"log_cleaner_backoff_ms": 300},
-    "members": {"group_min_session_timeout_ms": 500},
+    "members": {
+        "group_min_session_timeout_ms": 500,
+        "group_consumer_min_session_timeout_ms": 500,
+        "group_consumer_session_timeout_ms": 1500,
+        "group_consumer_min_heartbeat_interval_ms": 100,
+        "group_consumer_heartbeat_interval_ms": 300,
+        "group_consumer_assignment_interval_ms": 200,
+    },
 }
 """The settings of brokers by feature. A world has at most two. Each replaces a quarter of the other workload."""
 RETENTION_BYTES = 1500
@@ -153,6 +160,8 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     count: Annotated[int, msgspec.Meta(ge=0, le=100)]
     leave: bool
     pause_s: Pause_s
+    protocol: Literal["classic", "consumer"] = "classic"
+    """The same for all members of a world."""
 
 
 Work = Numbers | Loose | Transaction | Commits | Elect | Recreate | Trim | Put | Membership
@@ -265,15 +274,17 @@ def _puts(rng: random.Random) -> list[Work]:
     ]
 
 
-def _memberships(rng: random.Random) -> list[Work]:
-    return [
+def _memberships(rng: random.Random) -> Sequence[Work]:
+    found = [
         Membership(index, rng.randrange(15), rng.random() < 0.6, rng.uniform(0, 1))
         for index in range(MEMBERS)
         for _ in range(8)
     ]
+    protocol: Literal["classic", "consumer"] = "classic" if rng.random() < 0.5 else "consumer"
+    return [msgspec.structs.replace(work, protocol=protocol) for work in found]
 
 
-_FEATURES: dict[str, Callable[[random.Random], list[Work]]] = {
+_FEATURES: dict[str, Callable[[random.Random], Sequence[Work]]] = {
     "trim": _trims,
     "retain": _retains,
     "compact": _puts,

@@ -7,17 +7,29 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from oncelog import Admin, Producer
 from support.reading import read
-from support.servers import Server
+from support.servers import OncelogCluster, Server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NUMBER = 12
 ACCOUNTS = 3
+
+
+@pytest.fixture(scope="module")
+def shop_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]:
+    """Run a server for the shops of one module. One of the programs needs two-phase commit."""
+    settings = {"transaction.two.phase.commit.enable": "true"}
+    made = OncelogCluster(tmp_path_factory.mktemp("shop"), settings=settings)
+    yield made
+    made.stop()
 
 
 class Shop:
@@ -35,15 +47,15 @@ class Shop:
                 value = json.dumps({"order": number, "amount": number + 1}).encode()
                 producer.send(self.topic, value, key=f"account-{number % ACCOUNTS}".encode())
 
+    def command(self, program: str, *arguments: str) -> list[str | Path]:
+        """Return the command line of a program."""
+        path = EXAMPLES / "cures" / f"{program}.py"
+        options = ("--bootstrap", self.server.bootstrap, "--topic", self.topic, "--database", self.database)
+        return [sys.executable, path, *options, *arguments]
+
     def run(self, program: str, *arguments: str, fault: str = "") -> int:
         """Run a program to its end or to the fault -> exit status, -9 after a kill."""
-        command: list[str | Path] = [
-            sys.executable,
-            EXAMPLES / "cures" / f"{program}.py",
-            "--bootstrap",
-            self.server.bootstrap,
-        ]
-        command += ["--topic", self.topic, "--database", self.database, *arguments]
+        command = self.command(program, *arguments)
         done = subprocess.run(command, env={**os.environ, "FAULT": fault}, capture_output=True, text=True, timeout=60)
         if fault:
             expected = (-signal.SIGKILL, -signal.SIGTERM, 0)
@@ -147,6 +159,50 @@ def _lost_orders(shop: Shop) -> int:
     return 20 - len(seen)
 
 
+def check_paused_order_and_event(shop: Shop) -> None:
+    """A process is paused before its database decides. Its successor aborts its event, and is paused in turn."""
+    with Admin(shop.server.bootstrap) as admin:
+        admin.create_topics(shop.topic, 1)
+    command = shop.command("order_and_event")
+    paused = []
+    for _ in range(2):
+        env = {**os.environ, "FAULT": "prepared:1:STOP"}
+        process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        paused.append(process)
+    for process, refused in zip(paused, (True, False), strict=True):
+        os.kill(process.pid, signal.SIGCONT)
+        _, error = process.communicate(timeout=60)
+        assert ("another process has taken over" in error) is refused
+        assert process.returncode == int(refused), error
+    assert _placed(shop) == _events(shop) == list(range(NUMBER))
+
+
+def _placed(shop: Shop) -> list[int]:
+    return [number for (number,) in shop.query("SELECT number FROM placed ORDER BY number")]
+
+
+def _events(shop: Shop) -> list[int]:
+    return [json.loads(value or b"{}")["order"] for value in read(shop.server.bootstrap, shop.topic)]
+
+
+def check_order_and_event(shop: Shop, *, naive: bool) -> None:
+    """Kill it at each step, and the broker with it. The naive program is killed once."""
+    with Admin(shop.server.bootstrap) as admin:
+        admin.create_topics(shop.topic, 1)
+    if naive:
+        shop.crash_and_restart("order_and_event", "decided:5", "--naive")
+    else:
+        for fault in ("sent:1", "prepared:1", "inserted:1", "noted:1", "decided:1", "completed:2", "prepared:3"):
+            assert shop.run("order_and_event", fault=fault) == -signal.SIGKILL
+            shop.server.kill()
+            shop.server.wait_ready()
+        shop.run("order_and_event")
+    placed = _placed(shop)
+    assert placed == list(range(NUMBER))
+    assert _events(shop) == [number for number in placed if number != 4 or not naive]
+
+
 CURES = {
     "manual_commit": check_manual_commit,
     "commit_on_exit": check_commit_on_exit,
@@ -154,4 +210,5 @@ CURES = {
     "unique_id": check_unique_id,
     "optimistic_lock": check_optimistic_lock,
     "failed_sends": check_failed_sends,
+    "order_and_event": check_order_and_event,
 }

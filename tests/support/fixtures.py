@@ -15,7 +15,7 @@ from support.command_line import Tool
 from support.delegation_token_servers import TOKEN_SERVERS, TokenServer
 from support.kafka_nodes import ThreeKafkas
 from support.locked_servers import LOCKED, Locked
-from support.permissions import GUARDED, GuardedServer
+from support.permissions import GUARDED, SETTINGS, GuardedServer
 from support.proxy import Proxy, redirect
 from support.secured_cluster import SecuredCluster
 from support.servers import OncelogCluster, ReplicatedCluster, Server
@@ -67,11 +67,14 @@ def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
 
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[Callable[..., OncelogCluster]]:
-    """Create clusters for this test (arguments of OncelogCluster), and stop them afterwards."""
+    """Create clusters for this test (arguments of OncelogCluster), and stop them afterwards.
+
+    With `directory`, a cluster has the data of another one, which has stopped.
+    """
     made: list[OncelogCluster] = []
 
-    def make(**options: object) -> OncelogCluster:
-        cluster = OncelogCluster(tmp_path / f"cluster-{len(made)}", **options)  # type: ignore[arg-type]
+    def make(directory: Path | None = None, **options: object) -> OncelogCluster:
+        cluster = OncelogCluster(directory or tmp_path / f"cluster-{len(made)}", **options)  # type: ignore[arg-type]
         made.append(cluster)
         return cluster
 
@@ -130,8 +133,9 @@ def module_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
-    """Run a server with ACLs for the tests of one module."""
-    made = GUARDED[request.param](tmp_path_factory.mktemp("guarded"))
+    """Run a server with ACLs for the tests of one module, with the settings in its `GUARDED_SETTINGS`."""
+    settings = {**SETTINGS, **getattr(request.module, "GUARDED_SETTINGS", {})}
+    made = GUARDED[request.param](tmp_path_factory.mktemp("guarded"), settings)
     yield made
     made.stop()
 
@@ -151,6 +155,13 @@ def token_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     made = TOKEN_SERVERS[request.param](tmp_path_factory.mktemp("tokens"))
     yield made
     made.stop()
+
+
+@pytest.fixture
+def module_wire(module_server: Server) -> Iterator[Wire]:
+    """Connect to the module's server."""
+    with Wire(module_server.bootstrap) as connection:
+        yield connection
 
 
 @pytest.fixture

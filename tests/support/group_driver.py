@@ -10,11 +10,13 @@ from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.classic.group import ClassicGroup
+from oncelog.coordinator.groups.consumer.group import ConsumerGroup
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.records import LAYOUTS, decode_record
 from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
@@ -37,8 +39,9 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from oncelog.protocol.schema import encode_versioned
+from oncelog.protocol.schema import NO_UUID, encode_versioned
 from support.durable_state import check
+from support.fixed_topics import FixedTopics, topic_id
 
 START_MS = 1_000_000
 SESSION_MS = 10_000
@@ -88,13 +91,14 @@ class GroupDriver:
         self.log: list[Appended] = []
         self.refuse: ErrorCode | None = None
         self._uuids = 0
+        self.topics = FixedTopics()
         self.coordinator = self._new()
         self.coordinator.loaded(self.now)
         self._reader = self._new()
         """A coordinator that only reads the log."""
 
     def _new(self) -> GroupCoordinator:
-        return GroupCoordinator(self.config, self._new_uuid)
+        return GroupCoordinator(self.config, self._new_uuid, self.topics)
 
     def _new_uuid(self) -> str:
         self._uuids += 1
@@ -115,6 +119,10 @@ class GroupDriver:
         group = self.coordinator.registry.find(GROUP, ClassicGroup)
         assert group is not None
         return group
+
+    @property
+    def is_consumer_group(self) -> bool:
+        return isinstance(self.coordinator.groups.get(GROUP), ConsumerGroup)
 
     # -- the shell ------------------------------------------------------------------------------------------------
 
@@ -201,7 +209,18 @@ class GroupDriver:
             protocol_type=protocol_type,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
         )
-        self.apply(self.coordinator.classic.join(request, version, "client", "/host", token, self.now))
+        self.apply(self.coordinator.classic_protocol(GROUP).join(request, version, "client", "/host", token, self.now))
+        return token
+
+    def consumer_heartbeat(self, version: int = 1, **fields: Any) -> Waiting | ErrorCode:
+        """Send ConsumerGroupHeartbeat. Return the error if the request is rejected."""
+        token = Waiting()
+        request = ConsumerGroupHeartbeatRequest(group_id=GROUP, **fields)
+        try:
+            effects = self.coordinator.consumer.heartbeat(request, version, "client", "/host", token, self.now)
+        except ProtocolError as error:
+            return error.code
+        self.apply(effects)
         return token
 
     def enter(self, **options: Any) -> tuple[str, Waiting]:
@@ -233,14 +252,14 @@ class GroupDriver:
                 for name, data in (assignments or {}).items()
             ],
         )
-        self.apply(self.coordinator.classic.sync(request, token, self.now))
+        self.apply(self.coordinator.classic_protocol(GROUP).sync(request, token, self.now))
         return token
 
     def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
         request = HeartbeatRequest(
             group_id=GROUP, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        return ErrorCode(self.coordinator.classic.heartbeat(request, self.now).error_code)
+        return ErrorCode(self.coordinator.classic_protocol(GROUP).heartbeat(request, self.now).error_code)
 
     def leave(self, *members: tuple[str, str | None], version: int = 5) -> Waiting:
         token = Waiting()
@@ -249,7 +268,7 @@ class GroupDriver:
             member_id=members[0][0],
             members=[MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in members],
         )
-        self.apply(self.coordinator.classic.leave(request, version, token, self.now))
+        self.apply(self.coordinator.classic_protocol(GROUP).leave(request, version, token, self.now))
         return token
 
     def commit(
@@ -274,6 +293,7 @@ class GroupDriver:
             topics=[
                 OffsetCommitRequestTopic(
                     name=topic,
+                    topic_id=topic_id(topic) if self.is_consumer_group else NO_UUID,
                     partitions=[
                         OffsetCommitRequestPartition(
                             partition_index=partition, committed_offset=offset, committed_metadata=metadata

@@ -12,7 +12,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.apache_kafka import ROOT, SHORT_LIVED, kafka_libs
+from support.apache_kafka import ROOT, SHORT_LIVED, java, kafka_libs
+from support.suites import built
 
 SOURCES = ROOT / "conformance" / "java"
 
@@ -59,6 +60,15 @@ def compile_sources(version: str, folder: Path, changes: Mapping[str, str] | Non
     errors = [line for line in done.stderr.splitlines() if ": error: " in line]
     assert (done.returncode == 0) == (not errors), done.stderr
     return errors
+
+
+def java_program(folder: str, main_class: str, *arguments: str) -> list[str]:
+    """Compile a program of `conformance/java/FOLDER` with the newest client, and return the command that runs it."""
+    jar = kafka_libs() / f"kafka-clients-{NEW}.jar"
+    classes = built(f"java/{folder}", "javac", "-nowarn", "-d", ".", "-cp", str(jar), f"{main_class}.java")
+    command = java(main_class, *arguments, options=SHORT_LIVED)
+    command[command.index("-cp") + 1] += f"{os.pathsep}{classes}"
+    return command
 
 
 class JavaPrograms:

@@ -53,6 +53,9 @@ PARTS = {
     "bounce-secured": Part("scripts/bounce --secured --seconds 60 --seed {seed}", 1, 3),
     "chaos": Part("scripts/chaos --brokers 3 --rounds 10 --records 200000 --seed {seed}", 1, 10),
     "chaos-secured": Part("scripts/chaos --secured --rounds 10 --records 200000 --seed {seed}", 1, 10),
+    "kafka-tests": Part(
+        "env ONCELOG_KAFKA_TESTS_OF=all scripts/conformance conformance/test_kafka_consumer_tests.py", 1, 15
+    ),
     "demo": Part("scripts/demo --seed {seed}", 1, 5),
     "soak": Part("scripts/soak --minutes 30 --seed {seed}", 1, 40),
     "pure-tests": Part("scripts/test", 1, 45),

@@ -109,6 +109,18 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0-6": "gone=GROUP_AUTH open=NONE shut=GROUP_AUTH"},
         {"0-6": "gone=GROUP_AUTH open=NONE shut=NONE"},
     ),
+    "ConsumerGroupHeartbeat": (
+        {"0-1": "-=GROUP_AUTH"},
+        {"0-1": "-=TOPIC_AUTH"},
+    ),
+    "ConsumerGroupHeartbeat of a topic": (
+        {"0-1": "-=TOPIC_AUTH"},
+        {"0-1": "-=GROUP_ID_NOT_FOUND"},
+    ),
+    "ConsumerGroupDescribe": (
+        {"0-1": "gone=GROUP_AUTH open=GROUP_ID_NOT_FOUND shut=GROUP_AUTH"},
+        {"0-1": "gone=GROUP_AUTH open=GROUP_ID_NOT_FOUND shut=GROUP_ID_NOT_FOUND"},
+    ),
     "ListGroups": (
         {"0-5": "-=NONE open=LISTED"},
         {"0-5": "-=NONE open=LISTED shut=LISTED"},
@@ -130,12 +142,16 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0": "-=NONE gone=TOPIC_AUTH open=NONE shut=NONE"},
     ),
     "InitProducerId": (
-        {"0-5": "-=TRANSACTIONAL_ID_AUTH"},
-        {"0-5": "-=NONE"},
+        {"0-6": "-=TRANSACTIONAL_ID_AUTH"},
+        {"0-6": "-=NONE"},
+    ),
+    "InitProducerId with two-phase commit": (
+        {"6": "-=TRANSACTIONAL_ID_AUTH"},
+        {"6": "-=NONE"},
     ),
     "InitProducerId without an id": (
-        {"0-5": "-=CLUSTER_AUTH"},
-        {"0-5": "-=NONE"},
+        {"0-6": "-=CLUSTER_AUTH"},
+        {"0-6": "-=NONE"},
     ),
     "FindCoordinator of transactions": (
         {"1-3": "-=TRANSACTIONAL_ID_AUTH", "4-6": "-=NONE open=NONE shut=TRANSACTIONAL_ID_AUTH"},
@@ -277,6 +293,10 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"0-2": "-=NONE"},
         {"0-2": "-=NONE"},
     ),
+    "DescribeQuorum": (
+        {"0-2": "-=CLUSTER_AUTH"},
+        {"0-2": "-=NONE"},
+    ),
     "DescribeUserScramCredentials": (
         {"0": "-=CLUSTER_AUTH"},
         {"0": "-=NONE"},
@@ -316,6 +336,14 @@ OUTCOMES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "IncrementalAlterConfigs of client metrics": (
         {"0-1": "all=CLUSTER_AUTH"},
         {"0-1": "all=NONE"},
+    ),
+    "DescribeConfigs of a group": (
+        {"1-4": "shut=GROUP_AUTH"},
+        {"1-4": "shut=NONE"},
+    ),
+    "IncrementalAlterConfigs of a group": (
+        {"0-1": "shut=GROUP_AUTH"},
+        {"0-1": "shut=NONE"},
     ),
     "GetTelemetrySubscriptions": (
         {"0": "-=NONE"},

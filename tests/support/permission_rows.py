@@ -230,6 +230,15 @@ def groups() -> Iterator[Row]:
             no_group,
         )
 
+    yield Row("ConsumerGroupHeartbeat", ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat_of(SHUT), group, no_group)
+    yield Row(
+        "ConsumerGroupHeartbeat of a topic",
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        heartbeat_of(OPEN),
+        grants(On.TOPIC, *DESCRIBING),
+        lacking(On.TOPIC, *NOT_DESCRIBING),
+    )
+
     def offsets(version: int, ids: Mapping[str, UUID], group: str = SHUT) -> dict[str, Any]:
         part = [{"partition_index": 0, "committed_offset": 1}]
         return {
@@ -290,6 +299,13 @@ def groups() -> Iterator[Row]:
         describe,
         no_describe,
     )
+    yield Row(
+        "ConsumerGroupDescribe",
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        lambda version, ids: {"group_ids": [OPEN, SHUT, GONE]},
+        describe,
+        no_describe,
+    )
     yield Row("ListGroups", ApiKey.LIST_GROUPS, lambda version, ids: {}, describe, no_describe)
     yield Row(
         "ListGroups of the cluster",
@@ -319,6 +335,16 @@ def groups() -> Iterator[Row]:
         grants(On.TOPIC, Op.READ, Op.ALL),
         lacking(On.TOPIC, Op.WRITE, Op.DESCRIBE, Op.ALTER),
     )
+
+
+def heartbeat_of(group: str) -> Fields:
+    """Send a heartbeat of an unknown member that subscribes to the topics."""
+    return lambda version, ids: {
+        "group_id": group,
+        "member_id": "m",
+        "member_epoch": 1,
+        "subscribed_topic_names": [OPEN, SHUT],
+    }
 
 
 def offsets_deleted(group: str) -> Fields:

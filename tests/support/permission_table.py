@@ -29,8 +29,6 @@ from support.permission_rows import (
 NOT_IN_TABLE = {
     ApiKey.SASL_HANDSHAKE: "it is a part of the login",
     ApiKey.SASL_AUTHENTICATE: "it is a part of the login",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "our broker serves the classic protocol only",
-    ApiKey.CONSUMER_GROUP_DESCRIBE: "our broker serves the classic protocol only",
 }
 """Why APIs have no row."""
 
@@ -55,6 +53,16 @@ def transactions() -> Iterator[Row]:
         lambda version, ids: {"transactional_id": SHUT, "transaction_timeout_ms": 10_000},
         write,
         no_write,
+    )
+    yield Row(
+        "InitProducerId with two-phase commit",
+        ApiKey.INIT_PRODUCER_ID,
+        lambda version, ids: {"transactional_id": SHUT, "transaction_timeout_ms": 10_000, "enable2_pc": True},
+        grants(On.TRANSACTIONAL_ID, Op.TWO_PHASE_COMMIT),
+        lacking(On.TRANSACTIONAL_ID, Op.DESCRIBE, Op.READ),
+        from_version=6,
+        given=lacking(On.TRANSACTIONAL_ID, Op.WRITE),
+        denied=Op.TWO_PHASE_COMMIT,
     )
     yield Row(
         "InitProducerId without an id",
@@ -330,6 +338,7 @@ def cluster() -> Iterator[Row]:
         ("ListPartitionReassignments", ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None}, describe, no_describe),
         ("DescribeLogDirs", ApiKey.DESCRIBE_LOG_DIRS, {"topics": []}, describe, no_describe),
         ("DescribeCluster", ApiKey.DESCRIBE_CLUSTER, {}, describe, no_describe),
+        ("DescribeQuorum", ApiKey.DESCRIBE_QUORUM, {"topics": []}, describe, no_describe),
         ("DescribeUserScramCredentials", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {}, describe, no_describe),
         (
             "AlterUserScramCredentials",
@@ -395,6 +404,29 @@ def cluster() -> Iterator[Row]:
             },
             grants(On.CLUSTER, Op.ALTER_CONFIGS, Op.ALL),
             lacking(On.CLUSTER, Op.DESCRIBE_CONFIGS, Op.ALTER),
+        ),
+        (
+            "DescribeConfigs of a group",
+            ApiKey.DESCRIBE_CONFIGS,
+            {"resources": [{"resource_type": 32, "resource_name": SHUT, "configuration_keys": ["none"]}]},
+            grants(On.GROUP, Op.DESCRIBE_CONFIGS, Op.ALTER_CONFIGS, Op.ALL),
+            (*lacking(On.GROUP, Op.DESCRIBE, Op.READ), *no_settings, *lacking(On.CLUSTER, Op.DESCRIBE_CONFIGS)),
+        ),
+        (
+            "IncrementalAlterConfigs of a group",
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            {
+                "resources": [
+                    {
+                        "resource_type": 32,
+                        "resource_name": SHUT,
+                        "configs": [{"name": "consumer.session.timeout.ms", "value": "50000"}],
+                    }
+                ],
+                "validate_only": True,
+            },
+            grants(On.GROUP, Op.ALTER_CONFIGS, Op.ALL),
+            (*lacking(On.GROUP, Op.DESCRIBE_CONFIGS, Op.READ, Op.DELETE), *lacking(On.CLUSTER, Op.ALTER_CONFIGS)),
         ),
         ("GetTelemetrySubscriptions", ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, {}, (), ()),
         ("PushTelemetry without an id", ApiKey.PUSH_TELEMETRY, {}, (), ()),

@@ -28,7 +28,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "auto.create.topics.enable": "false",
-    "group.coordinator.rebalance.protocols": "classic",
 }
 ADMINISTRATOR_HOST = "127.0.0.2"
 
@@ -119,7 +118,10 @@ class GuardedApacheKafka(GuardedKafka):
         return Wire(self.bootstrap)
 
 
-GUARDED: dict[str, Callable[[Path], GuardedServer]] = {"oncelog": GuardedOncelog, "apache-kafka": GuardedApacheKafka}
+GUARDED: dict[str, Callable[[Path, Mapping[str, str]], GuardedServer]] = {
+    "oncelog": GuardedOncelog,
+    "apache-kafka": GuardedApacheKafka,
+}
 
 
 def grant(administrator: Wire, grants: Iterable[Grant]) -> None:

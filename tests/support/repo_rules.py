@@ -34,7 +34,7 @@ DRIVERS = (
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "core", "background", "fetcher", "offset_fetcher")),
     *(f"consumer/{name}" for name in ("commits", "member", "classic_member", "consumer_member")),
     *("consumer/consumer_coordinator", "consumer/group_waits"),
-    *(f"admin/{name}" for name in ("topics", "transactions", "replica_offsets")),
+    *(f"admin/{name}" for name in ("hanging", "topics", "transactions", "replica_offsets")),
     "serialization/registry",
 )
 """The client's modules that turn its state machines into calls. The other modules decide, without I/O."""

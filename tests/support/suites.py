@@ -50,8 +50,9 @@ def command(
 @contextmanager
 def locked(name: str) -> Iterator[None]:
     """Let one process at a time build or fetch `name` in CACHE."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as lock:
+    path = CACHE / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

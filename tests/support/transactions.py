@@ -42,6 +42,11 @@ from support.wire import Session, Wire, batch, retried, until
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 TRANSACTION_VERSION = "transaction.version"
 LONG_AGO = 1_600_000_000_000
+TWO_PHASE_SETTINGS = {
+    "transaction.two.phase.commit.enable": "true",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
+}
+"""Settings of a server with two-phase commit (KIP-939) that soon aborts usual transactions after their timeout."""
 UNSTABLE = 88
 """UNSTABLE_OFFSET_COMMIT"""
 
@@ -134,6 +139,14 @@ def written(*arguments: Any, **options: Any) -> Any:
     answer = retried(lambda: write(*arguments, **options))
     assert not answer.error_code, answer
     return answer
+
+
+def pass_timeout(wire: Wire, name: str, timeout_ms: int = 1) -> None:
+    """Return when a transaction that begins now is aborted after this timeout. Creates a topic and id NAME-usual."""
+    usual = f"{name}-usual"
+    wire.create_topic(usual)
+    written(wire, usual, wire.session(usual, timeout_ms=timeout_ms), usual, [b"x"])
+    until_state(wire, usual, "CompleteAbort")
 
 
 def end_once(wire: Wire, transactional_id: str, who: Session, commit: bool = True, *, version: int = 5) -> Any:

@@ -262,6 +262,7 @@ class Wire:
         timeout_ms: int = 60_000,
         session: Session = NO_SESSION,
         version: int | None = None,
+        **fields: Any,
     ) -> Any:
         """Send InitProducerId, after FindCoordinator if it is transactional. Return the response, even an error."""
         if transactional_id is not None:
@@ -271,6 +272,7 @@ class Wire:
             transaction_timeout_ms=timeout_ms,
             producer_id=session.producer_id,
             producer_epoch=session.epoch,
+            **fields,
         )
         return retried(lambda: self.call(request, version))
 

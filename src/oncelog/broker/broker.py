@@ -20,7 +20,8 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.coordinators import Coordinators
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics
-from oncelog.broker.coordinators.groups import GroupService, group_shell
+from oncelog.broker.coordinators.group_shell import group_shell
+from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.partition_markers import PartitionMarkers
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
@@ -195,7 +196,7 @@ class Broker:
         self.peers = Peers(self.metadata, self.node_id, certificates.of_brokers.name, certificates.peers, self._runtime)
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, self._runtime)
         self._group_statistics = GroupStatistics()
-        shell = group_shell(config, self.metadata, self.partitions, self._runtime, self._group_statistics)
+        shell = group_shell(self.config, self.metadata, self.partitions, self._runtime, self._group_statistics)
         self._markers = PartitionMarkers(self.partitions, self.new_logs, shell, self.now_ms)
         self.transactions = TransactionService(
             self.metadata, self.partitions, self.peers, self.producer_ids, config, self._runtime
@@ -205,7 +206,7 @@ class Broker:
         )
         deleted_topics = DeletedTopics(shell, self.metadata, self.store, self._runtime)
         self.groups = GroupService(
-            shell, self.config, self.metadata, self.partitions, self.transactions, deleted_topics
+            shell, self.config, self.metadata, self.partitions, self.transactions, deleted_topics, self.workers
         )
         self._coordinators = Coordinators(self.transactions, self.groups, self._marker_writer, self.workers)
 

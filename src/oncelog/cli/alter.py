@@ -1,4 +1,4 @@
-"""`oncelog topic alter`, `oncelog topic delete-records` and `oncelog cluster alter`."""
+"""`oncelog topic alter`, `oncelog topic delete-records`, `oncelog cluster alter` and `oncelog group alter`."""
 
 from __future__ import annotations
 
@@ -87,15 +87,41 @@ def cluster(
     A setting of one broker overrides the same setting of all brokers, which overrides the value from the broker's
     start. `oncelog cluster describe --configs` shows the result.
     """
-    wanted = assignments("--config", to_set)
-    if not wanted and not to_unset:
-        raise click.UsageError("nothing to change: give --config or --unset")
+    wanted = _wanted(to_set, to_unset)
     with open_admin(bootstrap) as admin:
         if to_unset:
             some = admin.describe_cluster().brokers[0].node_id if broker is None else broker
             _require_known(to_unset, admin.describe_configs("broker", some), "a broker")
         admin.alter_broker_configs(broker, wanted, to_unset, validate_only=dry_run)
     _report({"broker": broker, "set": wanted, "unset": list(to_unset), "altered": not dry_run}, form)
+
+
+@click.command(epilog=examples("oncelog group alter billing -c consumer.session.timeout.ms=60000"))
+@click.argument("name")
+@_changes
+@connected
+@formatted
+def group(
+    name: str, to_set: tuple[str, ...], to_unset: tuple[str, ...], dry_run: bool, bootstrap: str, form: str
+) -> None:
+    """Change the settings that the group NAME has of its own. They apply to members of the consumer protocol.
+
+    The group need not exist yet. Members get the new settings with their next heartbeat.
+    """
+    wanted = _wanted(to_set, to_unset)
+    with open_admin(bootstrap) as admin:
+        if to_unset:
+            _require_known(to_unset, admin.describe_configs("group", name), f"group {name!r}")
+        admin.alter_configs("group", name, wanted, to_unset, validate_only=dry_run)
+    _report({"name": name, "set": wanted, "unset": list(to_unset), "altered": not dry_run}, form)
+
+
+def _wanted(to_set: tuple[str, ...], to_unset: tuple[str, ...]) -> dict[str, str]:
+    """Return what `--config` sets. Raises UsageError if nothing is set or unset."""
+    wanted = assignments("--config", to_set)
+    if not wanted and not to_unset:
+        raise click.UsageError("nothing to change: give --config or --unset")
+    return wanted
 
 
 def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -> None:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 group = LazyGroup(
     "group",
-    help="List, describe, seek and delete consumer groups; print their records.",
+    help="List, describe, alter, seek and delete consumer groups; print their records.",
     table={
         "list": ("oncelog.cli.group:list_groups", "List groups and their states."),
         "describe": ("oncelog.cli.group:describe", "Show a group's members, committed offsets and lag."),
+        "alter": ("oncelog.cli.alter:group", "Change the settings of a group of the consumer protocol."),
         "seek": ("oncelog.cli.group_change:seek", "Set the offsets of a group without members."),
         "remove-members": (
             "oncelog.cli.group_change:remove_members",
@@ -89,9 +90,10 @@ def describe(name: str, bootstrap: str, form: str) -> None:
             "group_instance_id": item.group_instance_id,
             "client_id": item.client_id,
             "client_host": item.host,
-            "partitions": None
-            if item.assignment is None
-            else [f"{topic}-{number}" for topic, number in item.assignment],
+            "protocol": item.protocol or None,
+            "epoch": None if item.epoch < 0 else item.epoch,
+            "partitions": _named(item.assignment),
+            "target": _named(item.target),
         }
         for item in found.members
     ]
@@ -99,17 +101,26 @@ def describe(name: str, bootstrap: str, form: str) -> None:
         head = {"group": name, "type": found.type, "state": found.state}
         where = {"coordinator": found.coordinator, "home_partition": home}
         protocol = {"protocol_type": found.protocol_type, "assignor": found.protocol}
-        show({**head, **where, **protocol, "members": members, "offsets": offsets}, form)
+        epochs = {"epoch": found.epoch, "assignment_epoch": found.assignment_epoch} if found.epoch >= 0 else {}
+        show({**head, **where, **protocol, **epochs, "members": members, "offsets": offsets}, form)
         return
     assignor = f"  assignor {found.protocol}" if found.protocol else ""
-    line = f"group {name}  state {found.state}  coordinator {found.coordinator} ({home}){assignor}"
+    epoch = f"  epoch {found.epoch}" if found.epoch >= 0 else ""
+    line = f"group {name}  state {found.state}  coordinator {found.coordinator} ({home}){assignor}{epoch}"
     click.echo(f"{line}  members {len(members)}")
     if members:
-        show(members, form, ("member_id", "group_instance_id", "client_id", "client_host", "partitions"))
+        # The target is shown only while a member has other partitions.
+        moving = any(member["target"] not in (None, member["partitions"]) for member in members)
+        own = ("protocol", "epoch", *(("target",) if moving else ())) if found.type == "Consumer" else ()
+        show(members, form, ("member_id", "group_instance_id", "client_id", "client_host", "partitions", *own))
     if offsets:
         click.echo("")
         columns = [key for key in offsets[0] if key != "metadata" or any(row[key] for row in offsets)]
         show([{**row, "metadata": row["metadata"] or None} for row in offsets], form, columns)
+
+
+def _named(partitions: list[tuple[str, int]] | None) -> list[str] | None:
+    return None if partitions is None else [f"{topic}-{number}" for topic, number in partitions]
 
 
 def _offsets(admin: Admin, found: GroupDescription) -> list[dict[str, Any]]:

@@ -67,8 +67,8 @@ def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:
     producer_id, transactional_id = holder["producer_id"], holder["transactional_id"]
     if transactional_id is None or holder["state"] in FINISHED:
         return (
-            f"{where}a hanging transaction of producer id {producer_id}, which no coordinator will end; "
-            f"list it with `oncelog txn find-hanging --topic {topic}`"
+            f"{where}a transaction of producer id {producer_id}, which no coordinator shows; "
+            f"`oncelog txn find-hanging --topic {topic}` tells whether it hangs"
         )
     since = ""
     if holder["since_ms"] is not None:

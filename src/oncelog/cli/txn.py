@@ -24,6 +24,7 @@ from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.cli.log_format import note
 from oncelog.coordinator.transactions.metadata import TransactionState
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from oncelog import Admin
@@ -181,6 +182,9 @@ def _sink_advice(transactional_id: str) -> str:
     )
 
 
+_DECIDED = ", although it waits without a timeout for a decision (two-phase commit): look for that first"
+
+
 @click.command()
 @click.argument("transactional_id")
 @confirmed
@@ -192,7 +196,7 @@ def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> No
         found = admin.describe_transaction(transactional_id)
         confirm(
             f"this fences the producer of {transactional_id!r} ({found.state}, partitions: {len(found.partitions)}) "
-            "and discards its records since its last commit",
+            f"and discards its records since its last commit{_DECIDED if found.timeout_ms == NO_TIMEOUT_MS else ''}",
             yes=yes,
             advice=_sink_advice(transactional_id),
         )

@@ -17,11 +17,14 @@ from oncelog.cli.txn import require_broker
 
 if TYPE_CHECKING:
     from oncelog import Admin
+    from oncelog.client.admin.transactions import ProducerInfo
 
 COLUMNS = (
     *("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch"),
     *("start_offset", "last_timestamp", "duration_min"),
 )
+ANY_AGE_MS = -(2**63)
+"""A filter that omits no transaction: timestamps may be in the future."""
 
 
 @click.command("find-hanging", epilog=examples("oncelog txn find-hanging --topic orders"))
@@ -39,7 +42,12 @@ def find_hanging(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Find open transactions that no coordinator will end. Needs --topic or --broker."""
+    """Find open transactions that no coordinator will end. Needs --topic or --broker.
+
+    Coordinators hide transactional ids that you may not describe. So a transaction that none shows is hanging only if
+    you may describe all ids and the topic __transaction_state, and all coordinators are online. Otherwise, the command
+    fails.
+    """
     if topic is None and broker is None:
         raise click.UsageError("give --topic or --broker to limit the search")
     if partition is not None and topic is None:
@@ -79,7 +87,7 @@ def find_hanging(
 )
 @click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="Epoch of --producer-id.")
 @click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="Coordinator epoch of --producer-id.")
-@click.option("--yes", is_flag=True, help="Abort even if a coordinator knows of the transaction.")
+@click.option("--yes", is_flag=True, help="Abort even if a coordinator may end the transaction.")
 @connected
 @formatted
 def abort(
@@ -95,7 +103,8 @@ def abort(
 ) -> None:
     """Abort a hanging transaction in one partition of TOPIC, without its coordinator.
 
-    Do not abort a transaction that a coordinator knows of: its other partitions may be committed.
+    Do not abort a transaction that a coordinator knows of: its other partitions may be committed. Without --yes, the
+    command fails if a coordinator knows of it, or if that cannot be told (see find-hanging).
     """
     from oncelog.client.admin.transactions import FIRST_COORDINATOR_EPOCH
 
@@ -107,42 +116,34 @@ def abort(
     with open_admin(bootstrap) as admin:
         with existing(topic, partition):
             producers = admin.describe_producers(topic, partition)
-        if start_offset is not None:
-            found = next((item for item in producers if item.transaction_start == start_offset), None)
-            if found is None:
-                raise click.ClickException(
-                    f"{topic}-{partition} has no open transaction that starts at offset {start_offset}"
-                )
-            producer_id, producer_epoch = found.producer_id, found.producer_epoch
-            coordinator_epoch = found.coordinator_epoch
-        assert producer_id is not None
-        assert producer_epoch is not None
-        assert coordinator_epoch is not None
+        opened = (item for item in producers if item.transaction_start >= 0)
+        chosen = (item for item in opened if start_offset == item.transaction_start or producer_id == item.producer_id)
+        found = next(chosen, None)
+        if found is None:
+            named = f"of producer id {producer_id}" if start_offset is None else f"that starts at offset {start_offset}"
+            raise click.ClickException(f"{topic}-{partition} has no open transaction {named}")
         if not yes:
-            _require_hanging(admin, topic, partition, producer_id)
-        admin.abort_transaction(
-            topic,
-            partition,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-        )
-    row = {
-        "topic": topic,
-        "partition": partition,
-        "producer_id": producer_id,
-        "producer_epoch": producer_epoch,
-        "coordinator_epoch": max(coordinator_epoch, FIRST_COORDINATOR_EPOCH),
-    }
+            _require_hanging(admin, topic, partition, found)
+        epoch = found.coordinator_epoch if coordinator_epoch is None else coordinator_epoch
+        numbers = {
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch if producer_epoch is None else producer_epoch,
+            "coordinator_epoch": max(epoch, FIRST_COORDINATOR_EPOCH),
+        }
+        admin.abort_transaction(topic, partition, **numbers)
+    row = {"topic": topic, "partition": partition, **numbers}
     show([row] if form == "text" else {**row, "aborted": True}, form)
 
 
-def _require_hanging(admin: Admin, topic: str, partition: int, producer_id: int) -> None:
-    """Raise UsageError if a coordinator will end the transaction in that partition."""
-    for known in admin.coordinated_transactions([producer_id]):
+def _require_hanging(admin: Admin, topic: str, partition: int, producer: ProducerInfo) -> None:
+    """Raise UsageError if a coordinator will end the transaction in that partition, or nobody can tell."""
+    for known in admin.coordinated_transactions([producer.producer_id]):
         if (topic, partition) in known.partitions:
             raise click.UsageError(
                 f"this transaction is not hanging: the coordinator of {known.transactional_id!r} knows of it, and its "
                 f"state is {known.state}. To abort it in all its partitions, run `oncelog txn terminate "
                 f"{known.transactional_id}`; to abort it in this partition only, add --yes"
             )
+    hanging = admin.find_hanging_transactions(topic, partition, older_than_ms=ANY_AGE_MS)
+    if producer.transaction_start not in {item.producer.transaction_start for item in hanging}:
+        raise click.ClickException(f"the transaction has just ended in {topic}-{partition}; it is not hanging")

@@ -18,7 +18,9 @@ from oncelog.protocol.kinds import UpgradeType
 
 PATH = "/feature"
 TRANSACTION_VERSION = "transaction.version"
-SUPPORTED: Mapping[str, tuple[int, int]] = {TRANSACTION_VERSION: (0, 2)}
+GROUP_VERSION = "group.version"
+"""Level 1 has the consumer protocol of groups (KIP-848)."""
+SUPPORTED: Mapping[str, tuple[int, int]] = {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 2)}
 """The features that this software knows, with their lowest and highest level (KIP-584)."""
 
 

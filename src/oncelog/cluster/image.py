@@ -34,6 +34,8 @@ class MetadataImage:
     """The SCRAM credentials of each user by name, and then by mechanism."""
     client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The settings of each client metrics subscription by name (KIP-714). The same object until one changes."""
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The settings that groups have of their own, by the group's id (KIP-848)."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
     feature_epoch: int = -1
     acls: AclSet = NO_ACLS

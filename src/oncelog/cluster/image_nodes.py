@@ -12,7 +12,6 @@ import msgspec
 from oncelog.cluster import (
     acl_nodes,
     changes,
-    client_metrics,
     configs,
     delegation_tokens,
     features,
@@ -23,6 +22,7 @@ from oncelog.cluster.acls import NO_ACLS, AclSet
 from oncelog.cluster.brokers import BOOTS, BROKER_EPOCHS, BROKERS, read_controller, read_registrations
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
+from oncelog.cluster.named_configs import CLIENT_METRICS, GROUPS
 from oncelog.cluster.quotas import QuotaSet
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
 from oncelog.cluster.topic_nodes import (
@@ -59,7 +59,8 @@ def prepare(store: MetadataStore) -> None:
         *fixed,
         quota_nodes.CLIENTS,
         quota_nodes.IPS,
-        client_metrics.SUBSCRIPTIONS,
+        CLIENT_METRICS.parent,
+        GROUPS.parent,
         *delegation_tokens.PARENTS,
         changes.PATH,
         BROKER_EPOCHS,
@@ -107,7 +108,8 @@ def read_image(store: MetadataStore) -> MetadataImage:
         sequence=sequence,
         broker_configs=configs.read_brokers(store),
         user_configs=users.read_users(store),
-        client_metrics=client_metrics.read_all(store),
+        client_metrics=CLIENT_METRICS.read_all(store),
+        group_configs=GROUPS.read_all(store),
         feature_levels=levels,
         feature_epoch=epoch,
         acls=NO_ACLS.with_changes(acl_nodes.read_all(store)),
@@ -138,8 +140,10 @@ def read_changes(store: MetadataStore, image: MetadataImage, *, brokers: bool = 
         after = replace(after, broker_configs=configs.read_brokers(store))
     if users.touched(missed.paths):
         after = replace(after, user_configs=users.read_users(store))
-    if client_metrics.touched(missed.paths):
-        after = replace(after, client_metrics=client_metrics.read_all(store))
+    if subscriptions := CLIENT_METRICS.touched(missed.paths):
+        after = replace(after, client_metrics=CLIENT_METRICS.read_changed(store, image.client_metrics, subscriptions))
+    if groups := GROUPS.touched(missed.paths):
+        after = replace(after, group_configs=GROUPS.read_changed(store, image.group_configs, groups))
     quotas = quota_nodes.touched(missed.paths)
     if quotas is None:
         after = replace(after, quotas=QuotaSet(quota_nodes.read_all(store)))

@@ -285,6 +285,7 @@ def bootstrap(
     next_producer_id: int,
     features: Mapping[str, int],
     broker_configs: Mapping[str, Mapping[str, str]],
+    group_configs: Mapping[str, Mapping[str, str]],
     acls: Iterable[Acl],
     quotas: QuotaSet,
     tokens: Iterable[DelegationToken],
@@ -295,6 +296,7 @@ def bootstrap(
 
     ``directory_of(topic, partition)`` returns the id of the log directory that holds a partition. ``broker_configs``
     has dynamic settings. The key is the broker's id in decimal digits, or "" for the settings of all brokers.
+    The key of ``group_configs`` is the group's id.
     """
     records: list[tuple[Message, int]] = [
         (FeatureLevelRecord(name=name, feature_level=level), 0)
@@ -318,6 +320,8 @@ def bootstrap(
         records += _settings(ResourceType.TOPIC, topic.name, topic.configs)
     for name, configs in sorted(broker_configs.items()):
         records += _settings(ResourceType.BROKER, name, configs)
+    for name, configs in sorted(group_configs.items()):
+        records += _settings(ResourceType.GROUP, name, configs)
     records += [(_acl_record(acl), 0) for acl in acls]
     records += _quota_records(quotas)
     records += [(_token_record(token), 0) for token in tokens]

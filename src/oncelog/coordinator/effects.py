@@ -62,7 +62,14 @@ class Effects:
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     markers: list[Markers] = field(default_factory=list)
+    whole: bool = False
+    """The log must have all records or none: they must fit into one batch (RECORD_LIST_TOO_LARGE)."""
 
     def then(self, other: Effects) -> Effects:
         """Return the effects of both, this one first."""
-        return Effects(self.records + other.records, self.replies + other.replies, self.markers + other.markers)
+        return Effects(
+            self.records + other.records,
+            self.replies + other.replies,
+            self.markers + other.markers,
+            self.whole or other.whole,
+        )

@@ -105,7 +105,7 @@ class _DecoderSource(Source):
         decode = self.name("decode", self.inner(field.element))
         if nullable:
             self.line("pos += 1", depth)
-            self.line("if buf[pos - 1] >= 128:", depth)
+            self.line(f"if buf[pos - 1] {'>= 128' if field.tag is None else '== 0'}:", depth)
             self.line(f"{target} = None", depth + 1)
             self.line("else:", depth)
             depth += 1

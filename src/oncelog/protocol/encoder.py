@@ -70,7 +70,8 @@ class _EncoderSource(Source):
         elif field.kind == "struct":
             encode = self.name("encode", encoder(field.element, self.version, self.flexible))
             if nullable:
-                self.line(f"if {source} is None: out.append(b'\\xff')", depth)
+                null = b"\xff" if field.tag is None else b"\0"  # a tagged struct has a varint in front, others an int8
+                self.line(f"if {source} is None: out.append({null!r})", depth)
                 self.line("else:", depth)
                 self.line("out.append(b'\\x01')", depth + 1)
                 depth += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
-from functools import partial
 from typing import TypeVar
 
 from oncelog import errors
+from oncelog.client.admin.hanging import HangingTransaction, without_coordinator
 from oncelog.client.admin.transactions import ProducerInfo
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.protocol.errors import ErrorCode
@@ -24,8 +24,6 @@ ANSWER_WAIT_S = 5.0
 """How long an asker waits for a broker."""
 KEYS_A_REQUEST = 1_000
 """The most keys in one request."""
-UNUSED_ID = "oncelog 5b0f9e0c-6a3c-4b8e-9d52-1d1f6a0f7c11"
-"""A transactional id that nobody uses."""
 
 
 class Asker:
@@ -45,6 +43,10 @@ class Asker:
         made = Asker(self.cluster)
         made._silent = self._silent
         return made
+
+    def is_silent(self) -> bool:
+        """Return whether a broker did not answer."""
+        return bool(self._silent)
 
     async def ask(self, about: str, awaited: Awaitable[T], node: int | None = None, *, alone: bool = False) -> T | None:
         """Return a response, or None after an error, which becomes a trouble.
@@ -126,75 +128,43 @@ class Asker:
 
 async def transactions_of(
     asker: Asker, nodes: Iterable[int], producer_ids: Iterable[int]
-) -> tuple[dict[int, WatchedTransaction], bool]:
-    """Return what coordinators know of the transactions of producer ids, and whether these are all that exist.
-
-    They are not if a coordinator does not answer, or the client may not see all transactional ids.
-    """
-    wanted, asked = sorted(set(producer_ids)), list(nodes)
+) -> dict[int, WatchedTransaction]:
+    """Return what coordinators show of the transactions of producer ids. They may omit some: see `hanging_among`."""
+    wanted = sorted(set(producer_ids))
     if not wanted:
-        return {}, True
+        return {}
 
     async def ask(cluster: ClusterClient, node: int) -> list[WatchedTransaction]:
         return await requests.transactions(cluster, node, (), wanted)
 
-    listed = await asker.each("transactions", asked, ask)
+    listed = await asker.each("transactions", nodes, ask)
     producers = {each.transactional_id: each.producer_id for some in listed.values() for each in some}
     places = {each.transactional_id: node for node, some in listed.items() for each in some}
     described = await asker.by_node("transactions", places, requests.described)
-    expired = {name for name, item in described.items() if _is_missing(item)}
-    known = asker.known("transactions", {name: item for name, item in described.items() if name not in expired})
-    complete = len(listed) == len(asked) and known.keys() | expired >= places.keys()
+    known = asker.known("transactions", {name: item for name, item in described.items() if not _is_missing(item)})
     # The id's next producer may have begun meanwhile: the transaction that was asked for counts.
-    found = {producers[name]: item._replace(producer_id=producers[name]) for name, item in known.items()}
-    return found, complete and await sees_all_ids(asker, asked)
-
-
-async def sees_all_ids(asker: Asker, nodes: Iterable[int]) -> bool:
-    """Return whether the client may describe any transactional id. If not, say so in the troubles.
-
-    A list omits the ids that the client may not describe, without an error. An id that nobody uses shows it: only with
-    the permission, the broker says that it does not exist. A DENY for some ids is not found.
-    """
-    for node in nodes:
-        answer = (await asker.by_node("transactions", {UNUSED_ID: node}, requests.described)).get(UNUSED_ID)
-        if answer is None:
-            continue
-        if isinstance(answer, requests.Failed) and answer.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            asker.troubles.append(Trouble("transactions", "this client may not describe all transactional ids"))
-            return False
-        return True
-    return False
+    return {producers[name]: item._replace(producer_id=producers[name]) for name, item in known.items()}
 
 
 OpenIn = tuple[TopicPartition, ProducerInfo]
 """A partition, and a producer with an open transaction there."""
 
 
-async def uncoordinated(
-    asker: Asker,
-    known: Mapping[int, WatchedTransaction],
-    leaders: Mapping[TopicPartition, int],
-    candidates: Iterable[OpenIn],
-) -> list[OpenIn]:
-    """Return the candidates that no coordinator will end. `known` is what the coordinators know (`transactions_of`).
+async def hanging_among(
+    asker: Asker, known: Mapping[int, WatchedTransaction], candidates: Iterable[OpenIn]
+) -> list[OpenIn] | None:
+    """Return the candidates that no coordinator will end, or None if nobody can tell: `troubles` say why.
 
-    `leaders` has the node ids of the partitions. The partitions are asked again after the coordinators, because a
-    transaction may have ended in between.
+    `known` is what the coordinators show (`transactions_of`). The admin client makes sure of the others. It asks all
+    brokers, so it is not called after one of them was silent.
     """
-    left = [(tp, each) for tp, each in candidates if not will_end(known.get(each.producer_id), tp)]
-    places = {tp: leaders.get(tp, -1) for tp, _ in left}
-    again = await asker.answers("producers", places, requests.producers)
-    return [(tp, each) for tp, each in left if any(map(partial(_is_same, each), again.get(tp, ())))]
-
-
-def _is_same(one: ProducerInfo, other: ProducerInfo) -> bool:
-    """Return whether two answers are about the same open transaction."""
-    return (one.producer_id, one.producer_epoch, one.transaction_start) == (
-        other.producer_id,
-        other.producer_epoch,
-        other.transaction_start,
-    )
+    left = [HangingTransaction(*tp, each) for tp, each in candidates if not will_end(known.get(each.producer_id), tp)]
+    if not left:
+        return []
+    if asker.is_silent():
+        return None
+    found = await asker.ask("transactions", without_coordinator(asker.cluster, left))
+    return None if found is None else [((item.topic, item.partition), item.producer) for item in found]
 
 
 def _is_missing(item: WatchedTransaction | requests.Failed) -> bool:

@@ -22,13 +22,14 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from oncelog.client.admin.hanging import all_coordinators
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import LEADER_MOVED, Topic
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import ANSWER_WAIT_S, Asker, sees_all_ids
+from oncelog.watch.asking import ANSWER_WAIT_S, Asker
 from oncelog.watch.readings import (
     OPEN_STATES,
     WITHOUT_OFFSETS,
@@ -211,7 +212,9 @@ class Reader:
             self._listed_at = self._clock()
             listed = await self._asker.each("transactions", self._brokers, _open_transactions)
             complete = bool(listed) and listed.keys() >= self._brokers.keys()
-            self._all_transactions_known = complete and await sees_all_ids(self._asker, self._brokers)
+            if complete and self._holders:  # a later holder cannot be in these lists
+                complete = await self._asker.ask("transactions", all_coordinators(self._cluster)) is not None
+            self._all_transactions_known = complete
             known = self._transactions
             self._transactions = {
                 name: item

@@ -171,7 +171,9 @@ class Picture:
     group_readings: Mapping[str, GroupReadings]
     transactions: tuple[WatchedTransaction, ...]
     all_transactions_known: bool
-    """Whether all coordinators answered, and the client may see all ids: what they do not list has no coordinator."""
+    """Whether the coordinators' lists have all transactions of the holders: all coordinators were online and answered,
+    and the client may see all ids.
+    """
     listed_at: float
     """When the coordinators were asked for their lists, in seconds of a monotonic clock."""
     troubles: tuple[Trouble, ...]

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from oncelog import errors
-from oncelog.client.admin.transactions import ProducerInfo, producer_info
+from oncelog.client.admin.transactions import ProducerInfo, producers_in
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import ask_once
@@ -174,9 +174,7 @@ async def producers(
     topics = [TopicRequest(name=topic, partition_indexes=indexes) for topic, indexes in _by_topic(partitions)]
     response = await ask_once(cluster, node, DescribeProducersRequest(topics=topics))
     return {
-        (topic.name, item.partition_index): failed(item.error_code)
-        if item.error_code
-        else sorted(map(producer_info, item.active_producers))
+        (topic.name, item.partition_index): failed(item.error_code) if item.error_code else producers_in(item)
         for topic in response.topics
         for item in topic.partitions
     }

@@ -52,8 +52,6 @@ NEEDS_NO_PERMISSION = {
     ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "each client may ask, as in Kafka",
     ApiKey.PUSH_TELEMETRY: "each client may push what it is asked for, as in Kafka",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "the protocol is off, and Kafka checks that first",
-    ApiKey.CONSUMER_GROUP_DESCRIBE: "the protocol is off, and Kafka checks that first",
 }
 
 
@@ -159,6 +157,7 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.DELETE_GROUPS, {"groups_names": [GROUP]}, {G})
     yield Case(ApiKey.ALTER_PARTITION_REASSIGNMENTS, topic(partitions=[{"replicas": [1]}]), {C})
     yield Case(ApiKey.LIST_PARTITION_REASSIGNMENTS, {}, {C})
+    yield Case(ApiKey.DESCRIBE_QUORUM, {}, {C})
     yield Case(ApiKey.OFFSET_DELETE, {"group_id": GROUP, **topic(partitions=[{}])}, {G})
     yield Case(ApiKey.DESCRIBE_CLIENT_QUOTAS, {}, {C})
     quota = {"entity": [{"entity_type": "user", "entity_name": None}], "ops": [{"key": "producer_byte_rate"}]}
@@ -179,8 +178,8 @@ def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.DESCRIBE_PRODUCERS, {**topic(partition_indexes=[0]), "include_batches": True}, {T})
     yield Case(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [TRANSACTION]}, {X})
     yield Case(ApiKey.LIST_TRANSACTIONS, {}, set(), empty="transaction_states")
-    yield Case(ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": GROUP}, {E.UNSUPPORTED_VERSION})
-    yield Case(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": [GROUP]}, {E.UNSUPPORTED_VERSION})
+    yield Case(ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": GROUP}, {G})
+    yield Case(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": [GROUP]}, {G})
     yield Case(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, {}, set())
     yield Case(ApiKey.PUSH_TELEMETRY, {}, {E.INVALID_REQUEST})
     yield Case(ApiKey.LIST_CONFIG_RESOURCES, {}, {C})

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from oncelog.broker.coordinators import groups
 from oncelog.broker.coordinators.record_batches import EndMarker
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from oncelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -379,5 +381,66 @@ def test_heartbeats_succeed_while_the_coordinator_loads() -> None:
         assert await setup.call(DescribeGroupsRequest(groups=["g"])) is not None
         await broker.groups.shell.terms.load()
         assert await setup.commit(1, 9) == E.NONE
+
+    with_broker(scenario)
+
+
+def test_classic_member_of_a_consumer_group_that_is_asked_to_join_must_do_so_in_time() -> None:
+    """Its Heartbeat begins the time, also if no other request comes after it."""
+
+    async def scenario(setup: Setup) -> None:
+        async def beat(**fields: Any) -> Any:
+            return await setup.call(ConsumerGroupHeartbeatRequest(group_id="g", member_id="new", **fields), 1)
+
+        answer = await beat(
+            member_epoch=0, rebalance_timeout_ms=60_000, subscribed_topic_names=["t"], topic_partitions=[]
+        )
+        join = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=600_000,
+            rebalance_timeout_ms=10_000,
+            member_id="old",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+        )
+        joined = await setup.call(join)
+        assert joined.error_code == E.NONE
+        sync = SyncGroupRequest(group_id="g", generation_id=joined.generation_id, member_id="old")
+        assert (await setup.call(sync, 4)).error_code == E.NONE
+        answer = await beat(member_epoch=answer.member_epoch)
+        await beat(member_epoch=answer.member_epoch, topic_partitions=[])
+        await asyncio.sleep(12)  # no deadline is left but the sessions' ends
+        asked = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id="old")
+        assert (await setup.call(asked)).error_code == E.REBALANCE_IN_PROGRESS
+        await asyncio.sleep(11)  # the session of "new" lasts longer
+        assert (await setup.call(asked)).error_code == E.UNKNOWN_MEMBER_ID
+
+    with_broker(scenario, group_consumer_assignment_interval_ms=0)
+
+
+def test_one_group_at_a_time_matches_its_regular_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once would each take a part of every turn of the loop, and other requests would wait for all of them."""
+    running, most, done = 0, 0, 0
+
+    async def match(patterns: Iterable[str], image: Any, _: Any) -> dict[str, frozenset[str]]:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        done += 1
+        return {pattern: frozenset({"t"}) for pattern in patterns}
+
+    monkeypatch.setattr(groups, "matching_topics", match)
+
+    async def scenario(setup: Setup) -> None:
+        for group in ("g1", "g2", "g3"):
+            beat = ConsumerGroupHeartbeatRequest(
+                group_id=group, member_id="m", rebalance_timeout_ms=1, subscribed_topic_regex="t", topic_partitions=[]
+            )
+            assert not (await setup.call(beat, 1)).error_code
+        while done < 3:
+            await asyncio.sleep(0.01)
+        assert most == 1
 
     with_broker(scenario)

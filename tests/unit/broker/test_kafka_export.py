@@ -114,6 +114,7 @@ def test_exported_metadata_can_be_read_back(tmp_path: Path) -> None:
     assert found.next_producer_id == 1000
     assert found.features["metadata.version"] == kafka_metadata.METADATA_VERSION
     assert found.features["transaction.version"] == 2
+    assert found.features["group.version"] == 1
     foreign = DataDirectory(OsDisk(), str(data), 9, logging.getLogger(), lambda _directory, _error: None)
     with pytest.raises(ProtocolError, match=r"node\.id"):
         export(store, [foreign], NOW)
@@ -133,19 +134,23 @@ def test_export_does_not_overwrite_a_kafka_that_has_run(tmp_path: Path) -> None:
     assert (data / BOOTSTRAP).read_bytes() == before
 
 
-def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_brokers_and_groups_are_imported_and_exported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     data, store = tmp_path / "data", new_tree()
 
     def setting(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
         return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
 
+    of_group = {"consumer.session.timeout.ms": "50000", "share.session.timeout.ms": "50000"}
     metadata_log(
         data,
         setting(4, "", "log.retention.ms", "77000"),
         setting(4, "", "ssl.cipher.suites", "x"),  # without use here
         setting(4, "1", "max.connections", "99"),
         setting(4, "7", "max.connections", "3"),
-        setting(32, "g", "consumer.session.timeout.ms", "45000"),
+        *(setting(32, "g", name, value) for name, value in of_group.items()),
+        setting(16, "all", "metrics", "*"),
     )
 
     async def life(broker: Broker) -> None:
@@ -153,6 +158,7 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
             77000,
             99,
         )
+        assert broker.metadata.image.group_configs == {"g": of_group}
 
         def smaller(before: Mapping[str, str]) -> dict[str, str]:
             return {**before, "max.connections": "98"}
@@ -163,12 +169,13 @@ def test_dynamic_broker_settings_are_imported_and_exported(tmp_path: Path, caplo
     refusals = [each.getMessage() for each in caplog.records if "not importing" in each.getMessage()]
     assert refusals == [
         "not importing these settings of broker 7: max.connections",
-        "not importing these settings of group g: consumer.session.timeout.ms",
+        "not importing these settings of client metrics all: metrics",
     ]
     assert export(store, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {
         (4, ""): {"log.retention.ms": "77000", "ssl.cipher.suites": "x"},
         (4, "1"): {"max.connections": "98"},
+        (32, "g"): of_group,
     }
 
 

@@ -177,8 +177,9 @@ def test_hanging_transaction_is_found_and_aborted(module_server: Server, name_on
         assert tool.json("txn", "find-hanging", "--topic", name, "--max-transaction-timeout", "999999999") == []
         assert tool("txn", "find-hanging", "--topic", name).splitlines()[1].split()[:2] == [name, "0"]
         assert tool("topic", "describe", name).splitlines()[-1] == (
-            f"{name}-0: read_committed consumers wait at offset 0 for a hanging transaction of producer id "
-            f"{who.producer_id}, which no coordinator will end; list it with `oncelog txn find-hanging --topic {name}`"
+            f"{name}-0: read_committed consumers wait at offset 0 for a transaction of producer id "
+            f"{who.producer_id}, which no coordinator shows; `oncelog txn find-hanging --topic {name}` "
+            "tells whether it hangs"
         )
         assert "no open transaction that starts at offset 7" in tool.fails(
             1, "txn", "abort", name, "-p", "0", "--start-offset", "7"

@@ -9,22 +9,11 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.admin import transactions
-from oncelog.client.admin.transactions import (
-    HangingTransaction,
-    ProducerInfo,
-    TransactionInfo,
-    TransactionListing,
-    coordinated,
-    without_coordinator,
-)
+from oncelog.client.admin.transactions import TransactionInfo, TransactionListing, coordinated
 from oncelog.protocol.errors import ErrorCode
 
 CLUSTER: Any = None
 OPEN = [("t", 0), ("t", 1)]
-
-
-def hanging(partition: int, producer_id: int) -> HangingTransaction:
-    return HangingTransaction("t", partition, ProducerInfo(producer_id, 0, 0, 0, -1, 5))
 
 
 @pytest.fixture
@@ -46,17 +35,15 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> dict[str, ErrorCode]:
     return answers
 
 
-def test_transactions_known_to_a_coordinator_do_not_hang(gone: dict[str, ErrorCode]) -> None:
-    candidates = [hanging(partition, producer) for producer in (1, 2) for partition in (0, 1)]
-    assert asyncio.run(without_coordinator(CLUSTER, candidates)) == [hanging(0, 2), hanging(1, 2)]
-    assert asyncio.run(without_coordinator(CLUSTER, [])) == []
+def test_all_ids_of_a_producer_are_described(gone: dict[str, ErrorCode]) -> None:
+    assert asyncio.run(coordinated(CLUSTER, [2])) == []
+    assert asyncio.run(coordinated(CLUSTER, [])) == []
     assert [info.transactional_id for info in asyncio.run(coordinated(CLUSTER, [1]))] == ["a", "b"]
 
 
 def test_id_that_expires_between_the_two_requests_is_omitted(gone: dict[str, ErrorCode]) -> None:
     gone["a"] = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert [info.transactional_id for info in asyncio.run(coordinated(CLUSTER, [1]))] == ["b"]
-    assert asyncio.run(without_coordinator(CLUSTER, [hanging(0, 1), hanging(1, 1)])) == [hanging(0, 1)]
 
 
 def test_unexpected_error_is_raised(gone: dict[str, ErrorCode]) -> None:

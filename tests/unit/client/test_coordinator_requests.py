@@ -6,7 +6,7 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.producer.coordinator_requests import handle, next_request, not_found
-from oncelog.client.producer.transaction_manager import ManagerState
+from oncelog.client.producer.transaction_states import ManagerState
 from oncelog.protocol.errors import ErrorCode
 from support.coordinator_answers import answer, asking
 

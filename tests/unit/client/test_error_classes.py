@@ -16,7 +16,8 @@ from oncelog.client.producer import error_meanings
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.delivery import Delivery
-from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.producer.transaction_states import ManagerState
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode

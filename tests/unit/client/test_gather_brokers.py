@@ -108,7 +108,7 @@ def test_broker_that_stays_registered_but_dead_fails_in_the_end(world: World) ->
 
 def test_answers_of_the_others_are_returned_if_the_caller_accepts_missing_ones(world: World) -> None:
     world.dead = {2}
-    world.events = [(9.0, lambda: world.registered.discard(2))]
+    world.events = [(5.0, lambda: world.registered.discard(2))]
     unanswered: dict[int, errors.RetriableError] = {}
     assert world.gather(unanswered=unanswered) == {1: ["1"], 3: ["3"]}
     assert list(unanswered) == [2]

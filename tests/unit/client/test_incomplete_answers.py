@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.admin import configs, groups, topics, transactions
+from oncelog.client.admin import configs, groups, hanging, topics, transactions
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic, Topology
@@ -59,7 +59,7 @@ class Cluster:
         lambda cluster: topics.delete_topics(cluster, "t"),
         lambda cluster: configs.alter_configs(cluster, "topic", "t", {"retention.ms": "1"}),
         lambda cluster: configs.alter_topic_configs(cluster, "t", {"retention.ms": "1"}),
-        lambda cluster: transactions.find_hanging(cluster, "t"),
+        lambda cluster: hanging.find_hanging(cluster, "t"),
         lambda cluster: transactions.abort_transaction(cluster, "t", 0, producer_id=1, producer_epoch=0),
         lambda cluster: transactions.describe_transaction(cluster, "t"),
         lambda cluster: transactions.describe_producers(cluster, "t", 0),

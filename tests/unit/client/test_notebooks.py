@@ -119,7 +119,7 @@ def test_dict_has_a_row_for_each_key() -> None:
 def test_members_and_nested_records_are_counted_in_cells() -> None:
     member = MemberInfo("m", None, "c", "/127.0.0.1", [("t", 0), ("t", 1)])
     (_, members) = shown(GroupDescription("g", "Stable", "consumer", "range", [member])).tables
-    assert members[1] == ["m", "None", "c", "/127.0.0.1", "t-0, t-1"]
+    assert members[1] == ["m", "None", "c", "/127.0.0.1", "t-0, t-1", "-1", "None", ""]
     directory = log_dirs.LogDir(1, "/d", True, 1, 1, {("t", each): log_dirs.ReplicaSize(1, 0) for each in range(9)})
     assert shown(Rows([directory])).tables[0][1][-1] == "9 items"
 

@@ -50,7 +50,15 @@ def test_dotted_names_and_texts() -> None:
         ),
         ({"partitioner": "round_robin", "partitioner_ignore_keys": True}, ("partitioner_ignore_keys", "round_robin")),
         ({"partitioner.class": "org.apache.kafka.X"}, ("partitioner.class", "callable")),
-        ({"transaction.two.phase.commit.enable": "true"}, ("transaction.two.phase.commit.enable", "prepare()")),
+        (
+            {"transaction.two.phase.commit.enable": "true"},
+            ("transaction_two_phase_commit_enable needs", "transactional_id"),
+        ),
+        (
+            {"transaction_two_phase_commit_enable": True, "transactional_id": "a", "transaction_timeout_ms": 1},
+            ("transaction_two_phase_commit_enable = true excludes", "transaction_timeout_ms"),
+        ),
+        ({"keep_prepared_transaction": True}, ("keep_prepared_transaction needs", "transactional_id")),
         ({"key.serializer": "org.apache.kafka.X"}, ("key.serializer", "JsonSerializer()")),
         ({"key.deserializer": "org.apache.kafka.X"}, ("key.deserializer", "producers have key_serializer")),
         ({"value.serializer": lambda data: data}, ("value.serializer", "(data, context)")),

@@ -15,7 +15,8 @@ from oncelog.client.producer.buffer import NotAddedError
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.options import producer_options
-from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.producer.transaction_states import ManagerState
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdResponse

@@ -6,7 +6,9 @@ The second kind has counted members instead of a protocol. Its records have thei
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 
@@ -24,6 +26,7 @@ from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from oncelog.protocol.schema import Message, array, int32, string
+from support.fixed_topics import FixedTopics
 from support.group_driver import GROUP, GroupDriver, Waiting
 
 KEY_VERSION = 90
@@ -71,7 +74,7 @@ class Crowd:
         if self.count and request.generation_id_or_member_epoch != self.count:
             raise ProtocolError(E.STALE_MEMBER_EPOCH, "another number of members")
 
-    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> None:
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest, _: Callable[[str], UUID | None]) -> None:
         if self.count and request.generation_id != self.count:
             raise ProtocolError(E.ILLEGAL_GENERATION, "another number of members")
 
@@ -260,7 +263,7 @@ def test_each_kind_gets_the_changes_of_topics(crowds: CrowdDriver) -> None:
 
 def test_records_of_each_kind_can_be_decoded() -> None:
     """A coordinator that is loaded ignores records without a layout, so the groups of their kind would be lost."""
-    coordinator = GroupCoordinator(GroupConfig(), str)
+    coordinator = GroupCoordinator(GroupConfig(), str, FixedTopics())
     layouts: Layouts = {version: layout for version, layout in LAYOUTS.items() if layout[0] is not OffsetCommitKey}
     assert layouts == {v: layout for kind in coordinator.registry.kinds.values() for v, layout in kind.layouts.items()}
 

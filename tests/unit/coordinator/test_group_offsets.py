@@ -373,7 +373,7 @@ def test_old_record_versions_are_read(key_version: int) -> None:
         assert driver.fetch("t", 1) == version
 
 
-@pytest.mark.parametrize("key", [b"\x00\x03\x00\x01g", b"\x00\x15", b"\x7f\xff"])
+@pytest.mark.parametrize("key", [b"\x00\x0b\x00\x01g", b"\x00\x15", b"\x7f\xff"])
 def test_records_of_other_group_types_are_skipped(key: bytes) -> None:
     assert decode_record(key, None) is None
 

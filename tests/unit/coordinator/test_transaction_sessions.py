@@ -60,7 +60,6 @@ def test_successor_first_aborts_the_open_transaction(driver: Driver, client_vers
         ({"timeout_ms": 0}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"timeout_ms": 900_001}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"enable2_pc": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ({"keep_prepared_txn": True}, ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 def test_rejected_sessions_change_nothing(driver: Driver, fields: dict[str, object], error: ErrorCode) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oncelog.coordinator.transactions.coordinator import TransactionConfig
-from oncelog.coordinator.transactions.metadata import (
-    NO_TIMEOUT_MS,
-)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS
 from support.transaction_driver import (
     CONCURRENT,
     NONE,

@@ -110,7 +110,6 @@ def test_one_turn_sends_few_requests(bootstrap: str) -> None:
             "METADATA": 1,
             "LIST_GROUPS": 1,
             "LIST_TRANSACTIONS": 1,
-            "DESCRIBE_TRANSACTIONS": 1,
             "OFFSET_FETCH": 1,
             "LIST_OFFSETS": 2,
             "DESCRIBE_LOG_DIRS": 1,

@@ -10,15 +10,9 @@ from oncelog.broker.config.entries import ConfigType, type_of
 from oncelog.broker.config.settings import keys
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.kinds import ResourceType
 
 VALUE_MAX = 32_767
 """The maximum number of characters of a value (Kafka's limit)."""
-
-NOT_SERVED: dict[int, str] = {
-    ResourceType.GROUP: "oncelog has no group settings, which only the consumer, share and streams protocols use",
-}
-"""Kafka's kinds of resources that have no settings here, with the reason."""
 
 
 class ConfigOperation(IntEnum):

@@ -31,11 +31,12 @@ DYNAMIC = frozenset(
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.max.bytes.per.second",
         *DYNAMIC_LIMITS,
+        "group.consumer.assignment.interval.ms",
         "producer.id.expiration.ms",
         "transaction.partition.verification.enable",
     }
 )
-"""The settings that may change while a broker runs: those in Kafka's `DynamicBrokerConfig` with an effect here."""
+"""The settings that may change while a broker runs: those in Kafka's `DynamicBrokerConfig` that are here, too."""
 
 
 class DynamicConfig:

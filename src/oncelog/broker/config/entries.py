@@ -9,6 +9,7 @@ from enum import IntEnum
 from oncelog.broker.config.connection_limits import limit_of
 from oncelog.broker.config.dynamic import DYNAMIC, DynamicConfig
 from oncelog.broker.config.dynamic_listeners import base_name
+from oncelog.broker.config.group_configs import GROUP_KEYS, broker_key
 from oncelog.broker.config.setting_types import LONG_MAX, CleanupPolicies, Key, TextList
 from oncelog.broker.config.settings import keys, names_of
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
@@ -42,6 +43,7 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
     CLIENT_METRICS = 7
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,20 @@ def describe_topic(layers: DynamicConfig, overrides: Mapping[str, str]) -> list[
             value = overrides[name]
             synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
         kind = type_of(keys()[key.broker_key])
+        entries.append(ConfigEntry(name, value, _source(synonyms), kind, False, tuple(synonyms), key.doc))
+    return entries
+
+
+def describe_group(layers: DynamicConfig, own: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return all settings of a group, sorted by name. One that has none of its own has those of the broker."""
+    entries = []
+    for name, key in sorted(GROUP_KEYS.items()):
+        of_broker = broker_key(name)
+        value, synonyms = _of_broker(layers, of_broker)
+        if name in own:
+            value = own[name]
+            synonyms.insert(0, Synonym(name, value, ConfigSource.GROUP))
+        kind = type_of(keys()[of_broker])
         entries.append(ConfigEntry(name, value, _source(synonyms), kind, False, tuple(synonyms), key.doc))
     return entries
 

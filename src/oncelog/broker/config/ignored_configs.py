@@ -8,7 +8,8 @@ alter.log.dirs.replication.quota.window.size.seconds alter.config.policy.class.n
 background.threads broker.id.generation.enable confluent.support.metrics.enable
 controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
-group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
+group.consumer.assignor.offload.enable group.coordinator.append.linger.ms group.coordinator.background.threads
+group.coordinator.cached.buffer.max.bytes group.coordinator.threads initial.broker.registration.timeout.ms
 inter.broker.protocol.version
 log.cleaner.io.buffer.size log.cleaner.threads log.message.format.version
 metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
@@ -33,7 +34,7 @@ UNUSED = frozenset(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
     }
 )
-"""Keys that are checked and shown like others, but have no effect. They concern followers or periodic checks."""
+"""Keys that are checked and shown like others, but have no effect: they concern followers, checks or pauses."""
 
 _NOT_SETTINGS = """
 KAFKA_HOME KAFKA_VERSION KAFKA_URI KAFKA_OPTS KAFKA_HEAP_OPTS KAFKA_JVM_PERFORMANCE_OPTS KAFKA_GC_LOG_OPTS

@@ -97,6 +97,8 @@ def within(name: str, text: str, number: float, meta: Meta | None) -> float:
 
 def _matches(name: str, text: str, pattern: str) -> None:
     if re.search(pattern, text) is None:
-        choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9.]*", pattern.replace("\\", ""))))
+        choices = list(
+            dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9.]*", pattern.replace("\\", "").replace("?i:", "")))
+        )
         allowed = f"must be one of {', '.join(choices)}" if choices else "must be empty"
         raise ConfigError(f"{name} {allowed}, not {text!r}")

@@ -17,11 +17,11 @@ from msgspec import Meta
 
 from oncelog.broker.config.authorizers import check_authorizer
 from oncelog.broker.config.connection_limits import check_limits, limits_a_listener
+from oncelog.broker.config.consumer_group_settings import ConsumerGroupSettings, check_consumer_groups
 from oncelog.broker.config.ignored_configs import UNUSED, WITHOUT_EFFECT
 from oncelog.broker.config.listener_keys import JAAS, listener_key
 from oncelog.broker.config.listener_security import ListenerSecurity, listener_security
 from oncelog.broker.config.listeners import DEFAULT_LISTENERS, ListenerConfig, broker_listener, parse_listeners
-from oncelog.broker.config.quota_settings import QuotaSettings
 from oncelog.broker.config.security_settings import SecuritySettings
 from oncelog.broker.config.setting_types import (
     INT_MAX,
@@ -55,7 +55,7 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 
-class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
+class BrokerConfig(ConsumerGroupSettings, frozen=True, kw_only=True):
     """The settings of one broker. Times are ms and sizes are bytes, unless the name says otherwise."""
 
     # identity and listeners
@@ -250,7 +250,8 @@ class BrokerConfig(QuotaSettings, frozen=True, kw_only=True):
     """Whether a partition verifies a transaction with its coordinator before it appends the first batch of the
     transaction (KIP-890)."""
     transaction_two_phase_commit_enable: bool = False
-    """No effect yet: the broker does not serve the version of InitProducerId that has two-phase commit (KIP-939)."""
+    """Whether a producer may begin transactions without a timeout (KIP-939). It needs the permission TWO_PHASE_COMMIT
+    on its transactional id."""
     initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
     """oncelog only: the level of `transaction.version` in a new cluster (Kafka: `kafka-storage format --feature`)."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Int1 = 10_000
@@ -386,7 +387,9 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     check_limits(values.get("max_connections_per_ip", INT_MAX), values.get("max_connections_per_ip_overrides", ""))
     check_authorizer(values.get("authorizer_class_name", ""), values.get("super_users", ""))
     given = {name: text for name, text in settings.items() if _is_shown(name, table)}
-    return BrokerConfig(**values, given=given, warnings=tuple(warnings))
+    config = BrokerConfig(**values, given=given, warnings=tuple(warnings))
+    check_consumer_groups(config)
+    return config
 
 
 def _is_shown(name: str, table: Mapping[str, Key]) -> bool:

@@ -8,26 +8,28 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, Protocol
-from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.deleted_topics import DeletedTopics, Deletion
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
-from oncelog.broker.coordinators.terms import CoordinatorTerms
+from oncelog.broker.coordinators.topics import matching_topics
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Yielder, counted
-from oncelog.broker.workers import Runtime
+from oncelog.broker.workers import Workers
+from oncelog.cluster.features import GROUP_VERSION
 from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.classic.queries import unknown
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.records import decode_record
-from oncelog.coordinator.groups.registry import GroupConfig, GroupStatistics
 from oncelog.coordinator.timers import Now
 from oncelog.net.session import Session
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages import consumer_group_describe
+from oncelog.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.describe_groups import DescribedGroup
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -77,39 +79,6 @@ class TransactionVerifier(Protocol):
         raise NotImplementedError
 
 
-def _group_config(config: BrokerConfig) -> GroupConfig:
-    return GroupConfig(
-        min_session_timeout_ms=config.group_min_session_timeout_ms,
-        max_session_timeout_ms=config.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        max_size=config.group_max_size,
-        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-    )
-
-
-def group_shell(
-    config: BrokerConfig,
-    cache: MetadataCache,
-    partitions: Partitions,
-    runtime: Runtime,
-    statistics: GroupStatistics | None = None,
-) -> CoordinatorShell[GroupCoordinator]:
-    """Return the shell of this broker's group coordinators. They count in `statistics`."""
-    settings = _group_config(config)
-
-    def new_uuid() -> str:
-        return str(UUID(int=runtime.random_bits(128), version=4))
-
-    def make_shard(_epoch: int) -> GroupCoordinator:
-        return GroupCoordinator(settings, new_uuid, statistics)
-
-    terms = CoordinatorTerms(CONSUMER_OFFSETS, make_shard, decode_record, cache, partitions, runtime)
-    commit_timeout_ms = config.offsets_commit_timeout_ms
-    return CoordinatorShell(terms, cache, runtime, steady=True, commit_timeout_ms=commit_timeout_ms)
-
-
 class GroupService:
     """Answer the handlers' requests for groups.
 
@@ -125,6 +94,7 @@ class GroupService:
         partitions: Partitions,
         verifier: TransactionVerifier,
         deleted_topics: DeletedTopics,
+        workers: Workers,
     ) -> None:
         self.shell = shell
         self._config = config
@@ -132,6 +102,9 @@ class GroupService:
         self._partitions = partitions
         self._verifier = verifier
         self._deleted_topics = deleted_topics
+        self._workers = workers
+        self._matching = asyncio.Lock()
+        """One group at a time matches its regular expressions: each match takes a part of every turn of the loop."""
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Follow the leaders of the coordinators' topic, and delete the offsets of deleted topics.
@@ -161,7 +134,7 @@ class GroupService:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: JoinGroupResponse | None = await self.shell.request(
                 coordinator_partition,
-                lambda shard, token: shard.classic.join(
+                lambda shard, token: shard.classic_protocol(request.group_id).join(
                     request, version, client_id, f"/{session.host}", token, self.shell.now()
                 ),
                 session=session,
@@ -176,7 +149,7 @@ class GroupService:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(
                 coordinator_partition,
-                lambda shard, token: shard.classic.sync(request, token, self.shell.now()),
+                lambda shard, token: shard.classic_protocol(request.group_id).sync(request, token, self.shell.now()),
                 session=session,
             )
         except ProtocolError as error:
@@ -186,11 +159,14 @@ class GroupService:
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Answer Heartbeat. While the coordinator is loading, the response has no error."""
         try:
-            shard = self.shell.terms.shard(self._coordinator_partition(request.group_id))
+            partition = self._coordinator_partition(request.group_id)
+            shard = self.shell.terms.shard(partition)
         except ProtocolError as error:
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
-        return shard.classic.heartbeat(request, self.shell.now())
+        response = shard.classic_protocol(request.group_id).heartbeat(request, self.shell.now())
+        self.shell.apply(partition, Effects())  # it may have set an earlier deadline
+        return response
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
         """Answer LeaveGroup for one member or several. Many members leave in parts."""
@@ -210,6 +186,63 @@ class GroupService:
         for answer in answers[1:]:
             answers[0].members += answer.members
         return answers[0]
+
+    @property
+    def consumer_protocol_enabled(self) -> bool:
+        """Return whether the settings of this broker and the cluster's `group.version` allow the consumer protocol."""
+        level = self._cache.image.feature_level(GROUP_VERSION)
+        return level > 0 and self._config.static.consumer_protocol_enabled
+
+    async def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        version: int,
+        client_id: str,
+        session: Session,
+        may_describe: Callable[[str], bool],
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Answer ConsumerGroupHeartbeat.
+
+        If it is time, this also starts to match the group's regular expressions with all topics that the client may
+        describe. The members get these topics with their next heartbeats.
+        """
+        try:
+            partition = self.shell.partition_for(request.group_id)
+            response: ConsumerGroupHeartbeatResponse = await self.shell.request(
+                partition,
+                lambda shard, token: shard.consumer.heartbeat(
+                    request, version, client_id, f"/{session.host}", token, self.shell.now()
+                ),
+            )
+            shard = self.shell.terms.shard(partition)
+        except ProtocolError as error:
+            return ConsumerGroupHeartbeatResponse(error_code=operation_error(error), error_message=str(error))
+        patterns = shard.consumer.matches.begin(request.group_id, self.shell.now())
+        if patterns:
+            match = self._match_topics(partition, shard, request.group_id, patterns, may_describe)
+            self._workers.spawn(match, f"match the topics of group {request.group_id!r}")
+        return response
+
+    async def _match_topics(
+        self,
+        partition: int,
+        shard: GroupCoordinator,
+        group_id: str,
+        patterns: Iterable[str],
+        may_describe: Callable[[str], bool],
+    ) -> None:
+        matches, found = shard.consumer.matches, None
+        try:
+            async with self._matching:
+                matched = {}
+                for pattern in patterns:
+                    names = matched[pattern] = await matching_topics(pattern, self._cache.image, may_describe)
+                    effects = matches.found(group_id, pattern, names, self.shell.now())
+                    self.shell.apply_if_served(partition, shard, effects)
+                    await asyncio.sleep(0)
+                found = matched
+        finally:
+            matches.end(group_id, found, self.shell.now())
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
@@ -402,6 +435,14 @@ class GroupService:
             return DescribedGroup(group_id=group_id, error_code=operation_error(error))
         return shard.classic.describe(group_id, version)
 
+    def describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+        """Return the description of one consumer group, or its error."""
+        try:
+            shard = self.shell.terms.shard(self._coordinator_partition(group_id))
+        except ProtocolError as error:
+            return consumer_group_describe.DescribedGroup(group_id=group_id, error_code=operation_error(error))
+        return shard.consumer.describe(group_id)
+
     def _coordinator_partition(self, group_id: str) -> int:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
@@ -418,7 +459,7 @@ def _changed_topics(delta: MetadataDelta) -> frozenset[str]:
 def _leave(
     part: LeaveGroupRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
 ) -> Effects:
-    return shard.classic.leave(part, version, token, now())
+    return shard.classic_protocol(part.group_id).leave(part, version, token, now())
 
 
 def _commit(
@@ -438,7 +479,7 @@ def _delete_offsets(part: OffsetDeleteRequest, shard: GroupCoordinator, token: A
 
 
 def _fetch(part: OffsetFetchRequestGroup, require_stable: bool, shard: GroupCoordinator) -> OffsetFetchResponseGroup:
-    return shard.offsets.fetch(part, require_stable)
+    return shard.fetch_offsets(part, require_stable)
 
 
 def operation_error(error: ProtocolError) -> ErrorCode:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from oncelog.broker.turns import Yielder
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
     HEADER_SIZE,
     BatchHeader,
@@ -53,9 +54,17 @@ class Shard(Protocol):
 
 
 def encode(
-    records: Iterable[CoordinatorRecord], producer: tuple[int, int] | None, max_bytes: int, now_ms: int
+    records: Iterable[CoordinatorRecord],
+    producer: tuple[int, int] | None,
+    max_bytes: int,
+    now_ms: int,
+    *,
+    whole: bool = False,
 ) -> bytearray:
-    """Return the records as batches of at most `max_bytes` each. They belong to the producer's transaction, if any."""
+    """Return the records as batches of at most `max_bytes` each. They belong to the producer's transaction, if any.
+
+    Raises RECORD_LIST_TOO_LARGE if they must be one batch (`whole`), and do not fit.
+    """
     rows = [
         Record(
             0,
@@ -68,6 +77,9 @@ def encode(
     producer_id, producer_epoch = producer or (-1, -1)
     batches = bytearray()
     for part in split(rows, max_bytes):
+        if whole and batches:
+            message = f"{len(rows)} records that belong together exceed a batch of {max_bytes} bytes"
+            raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
         batches += build_batch(
             part, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer is not None
         )

@@ -230,7 +230,8 @@ class CoordinatorShell(Generic[S]):
 
     def _append(self, replica: Replica, effects: Effects, producer: tuple[int, int] | None, guard: int | None) -> int:
         now_ms = self._now_ms()
-        batches = encode(effects.records, producer, replica.log.config.max_message_bytes, now_ms)
+        most = replica.log.config.max_message_bytes
+        batches = encode(effects.records, producer, most, now_ms, whole=effects.whole)
         result = replica.append(memoryview(batches), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
         return result.last_offset
 

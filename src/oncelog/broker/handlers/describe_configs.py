@@ -1,4 +1,4 @@
-"""DescribeConfigs: settings of topics, client metrics and this broker, with their sources (KIP-226, 569)."""
+"""DescribeConfigs: settings of topics, client metrics, groups and this broker, with their sources (KIP-226, 569)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from oncelog.broker.config.entries import (
     ConfigType,
     describe_all_brokers,
     describe_broker,
+    describe_group,
     describe_topic,
 )
 from oncelog.broker.metadata.alterations import this_broker, unserved
@@ -105,6 +106,10 @@ def _entries(
         if not name:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return client_metrics.describe(image.client_metrics.get(name, {}))
+    if kind == ResourceType.GROUP:
+        if not name:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return describe_group(config, image.group_configs.get(name, {}))
     raise unserved(kind)
 
 

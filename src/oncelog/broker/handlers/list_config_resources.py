@@ -1,4 +1,7 @@
-"""ListConfigResources (KIP-1142): list topics, brokers, loggers and client metrics. Source: Kafka's `KafkaApis`."""
+"""ListConfigResources (KIP-1142): list topics, brokers, loggers, client metrics and groups.
+
+Source: Kafka's `KafkaApis`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ async def handle(
 ) -> ListConfigResourcesResponse:
     """Return the resources of the requested types, of all types if the request names none.
 
-    No groups have settings here. Version 0 lists client metrics only.
+    A group is listed if it has settings of its own. Version 0 lists client metrics only.
     """
     ctx.authorize(AclOperation.DESCRIBE_CONFIGS, *CLUSTER)
     wanted = {ResourceType.CLIENT_METRICS} if ctx.api_version == 0 else set(request.resource_types) or _TYPES
@@ -49,6 +52,8 @@ def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
             yield ConfigResource(resource_name=str(broker), resource_type=kind)
     for name in sorted(image.client_metrics):
         yield ConfigResource(resource_name=name, resource_type=ResourceType.CLIENT_METRICS)
+    for name in sorted(image.group_configs):
+        yield ConfigResource(resource_name=name, resource_type=ResourceType.GROUP)
 
 
 def bind(services: HandlerServices) -> Handler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -12,7 +13,7 @@ from oncelog.broker.requests.context import Permitted, RequestContext, cluster_o
 from oncelog.broker.requests.nodes import Nodes
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.requests.services import Handler, HandlerServices
-from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key, filtered
+from oncelog.broker.turns import ITEMS_A_TURN, Yielder, by_key, filtered, mapped
 from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import (
     INTERNAL_TOPICS,
@@ -68,7 +69,7 @@ class Metadata:
             topics = [await self._topic(info, ctx, yielder) for info in shown]
             return await self._response(request, ctx, topics)
         yielder = Yielder()
-        asked = (await by_key(request.topics, attrgetter("name", "topic_id"))).values()
+        asked = await _once(request.topics)
         creates = request.allow_auto_topic_creation and self.config.current.auto_create_topics_enable
         if creates:
             missing = []
@@ -189,6 +190,19 @@ class Metadata:
             topics=topics,
             cluster_authorized_operations=of_cluster,
         )
+
+
+async def _once(topics: Iterable[MetadataRequestTopic]) -> Collection[MetadataRequestTopic]:
+    """Return each requested topic once.
+
+    If one is given by its id, ignore all names, as Kafka does (`KafkaApis.handleTopicMetadataRequest`): Java's client
+    sends empty names with ids.
+    """
+    ids = await by_key(topics, attrgetter("topic_id"))
+    ids.pop(NO_UUID, None)
+    if ids:
+        return await mapped(ids, lambda each: MetadataRequestTopic(name=None, topic_id=each))
+    return (await by_key(topics, attrgetter("name"))).values()
 
 
 def _check_names(request: MetadataRequest, version: int) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from oncelog.broker.config import loggers
-from oncelog.broker.config.changes import NOT_SERVED, Change, Key, broker_key, no_key, topic_key
-from oncelog.broker.config.client_metrics import check_name
+from oncelog.broker.config import client_metrics, group_configs, loggers
+from oncelog.broker.config.changes import Change, Key, broker_key, no_key, topic_key
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.turns import Yielder, counted
 from oncelog.cluster.topics import check_topic_name
@@ -82,7 +81,7 @@ async def alter(
     named: Collection[str],
     validate_only: bool,
 ) -> None:
-    """Change the settings of a topic, of client metrics, of this broker, or of all brokers if the name is empty.
+    """Change settings of a topic, client metrics, a group or this broker, or of all brokers if the name is empty.
 
     `named` are the settings that the request names.
     Raises INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION, and the errors of
@@ -99,9 +98,14 @@ async def alter(
             node_id, lambda before: wanted(before, broker_key), named=named, validate_only=validate_only
         )
     elif kind == ResourceType.CLIENT_METRICS:
-        check_name(name)
+        client_metrics.check_name(name)
         await administration.alter_client_metrics(
             name, lambda before: wanted(before, no_key), validate_only=validate_only
+        )
+    elif kind == ResourceType.GROUP:
+        group_configs.check_name(name)
+        await administration.alter_group(
+            name, lambda before: wanted(before, group_configs.group_key), validate_only=validate_only
         )
     else:
         raise unserved(kind)
@@ -132,6 +136,5 @@ def this_broker(node_id: int, name: str) -> int:
 
 
 def unserved(kind: int) -> ProtocolError:
-    """Return the error for a kind of resource that has no settings here."""
-    reason = NOT_SERVED.get(kind, f"Unknown resource type {kind}")
-    return ProtocolError(ErrorCode.INVALID_REQUEST, reason)
+    """Return the error for an unknown kind of resource."""
+    return ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")

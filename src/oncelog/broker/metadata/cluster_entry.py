@@ -13,7 +13,7 @@ from uuid import UUID
 from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.membership import Membership
-from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, mark_imported
+from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_unchanged, initial_levels, mark_imported
 from oncelog.broker.metadata.topics import new_cluster_id, new_topic_id
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.log_dir_registry import Lost
@@ -21,7 +21,6 @@ from oncelog.broker.storage.log_directories import NAMED, LogDirectories
 from oncelog.broker.workers import Runtime
 from oncelog.cluster import features
 from oncelog.cluster.brokers import BROKER_EPOCHS
-from oncelog.cluster.features import TRANSACTION_VERSION
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.image_nodes import cluster_id, create_cluster, is_new, prepare
 from oncelog.cluster.login_secret import SECRET_BYTES, login_secret
@@ -72,7 +71,7 @@ class ClusterEntry:
         """Return the cluster's id and the secret of its logins. None: another broker creates it now. Blocks."""
         store = self._store
         prepare(store)
-        levels = {TRANSACTION_VERSION: self._config.initial_transaction_version}
+        levels = initial_levels(self._config)
         if is_new(store):
             try:
                 store.create(FOUNDER, session=self._membership.session)

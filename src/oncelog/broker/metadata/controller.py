@@ -150,6 +150,11 @@ class Controller:
         except StoreError as error:
             raise cannot_write("metadata", error) from error
 
+    async def current_epoch(self) -> int:
+        """Return the epoch of the last election, on any broker. Raises StoreError."""
+        found = await self._workers.read_store(self._store.get, CONTROLLER_EPOCH)
+        return int(found.data)
+
     # -- work -------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:

@@ -21,8 +21,9 @@ from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.cluster import acl_nodes, configs, kafka_metadata, quota_nodes, topic_nodes
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.features import SUPPORTED, TRANSACTION_VERSION
+from oncelog.cluster.features import GROUP_VERSION, SUPPORTED, TRANSACTION_VERSION
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
+from oncelog.cluster.named_configs import GROUPS
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.cluster.quotas import QuotaEntity, check_entity, check_value, entity_of
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
@@ -49,9 +50,16 @@ _EPOCHS = "leader-epoch-checkpoint"
 _RESOURCES: dict[int, str] = {
     ResourceType.BROKER: "broker",
     ResourceType.CLIENT_METRICS: "client metrics",
-    ResourceType.GROUP: "group",
 }
 """The kinds of resources in Kafka's `ConfigResource`, for messages."""
+
+
+def initial_levels(config: BrokerConfig) -> dict[str, int]:
+    """Return the levels of features in a new cluster."""
+    return {
+        GROUP_VERSION: config.initial_group_version,
+        TRANSACTION_VERSION: config.initial_transaction_version,
+    }
 
 
 class LogDirectoryImport:
@@ -78,7 +86,7 @@ class LogDirectoryImport:
         Raises INCONSISTENT_CLUSTER_ID if the broker cannot adopt the directories. Raises CORRUPT_MESSAGE or
         UNSUPPORTED_VERSION if it cannot read Kafka's metadata. Raises OSError.
         """
-        initial = {TRANSACTION_VERSION: self._config.initial_transaction_version}
+        initial = initial_levels(self._config)
         cluster_id = self._directories.cluster_id()
         if cluster_id is None:
             return initial
@@ -184,15 +192,21 @@ class LogDirectoryImport:
         return sorted(topics, key=lambda topic: topic.name)
 
     def _take_settings(self, found: KafkaMetadata) -> None:
-        """Import the dynamic settings of this broker and of all brokers, and log what is not imported.
+        """Import the dynamic settings of this broker, of all brokers and of groups, and log what is not imported.
 
         Settings that oncelog does not use are imported too, so that an export can return them to Kafka.
         """
         ours = {"": None, str(self._config.node_id): self._config.node_id}
         for name, node_id in ours.items():
             configs.update_broker(self._changes, node_id, _set_to(found.configs.get((ResourceType.BROKER, name), {})))
+        groups = {name: settings for (kind, name), settings in found.configs.items() if kind == ResourceType.GROUP}
+        for name in sorted({*groups, *GROUPS.read_all(self._store)}):  # also those of an interrupted import
+            GROUPS.update(self._changes, name, _set_to(groups.get(name, {})))
         for (kind, name), settings in sorted(found.configs.items()):
-            if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
+            imported = kind in (ResourceType.TOPIC, ResourceType.GROUP) or (
+                kind == ResourceType.BROKER and name in ours
+            )
+            if settings and not imported:
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
                 self._logger.warning("not importing these settings of %s: %s", what, ", ".join(sorted(settings)))
 

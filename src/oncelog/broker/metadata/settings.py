@@ -1,5 +1,5 @@
-"""Change the settings of topics, brokers and client metrics, and the levels of features. Each change only writes to the
-tree.
+"""Change the settings of topics, brokers, client metrics and groups, and the levels of features. Each change only
+writes to the tree.
 
 `BrokerSettings` applies those of brokers that are in the tree.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
+from oncelog.broker.config import group_configs
 from oncelog.broker.config.client_metrics import MOST_SUBSCRIPTIONS, check_changed_settings
+from oncelog.broker.config.consumer_group_settings import check_assignment_interval
 from oncelog.broker.config.dynamic import DynamicConfig, check_broker_limits, check_changed_broker_configs
 from oncelog.broker.config.dynamic_listeners import listeners_of, without_secrets
 from oncelog.broker.config.errors import ConfigError
@@ -17,9 +20,10 @@ from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
 from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Runtime
-from oncelog.cluster import client_metrics, configs, features
+from oncelog.cluster import configs, features
 from oncelog.cluster.features import SUPPORTED
-from oncelog.cluster.image import MetadataCache, MetadataDelta
+from oncelog.cluster.image import MetadataCache, MetadataDelta, MetadataImage
+from oncelog.cluster.named_configs import CLIENT_METRICS, GROUPS, NamedConfigs
 from oncelog.cluster.users import add_user, update_user
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -28,6 +32,35 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 
 CheckTls = Callable[[BrokerConfig, Sequence[str]], Awaitable[None]]
 """Check the TLS files that settings give to listeners. Raises INVALID_REQUEST."""
+
+
+class _NamedResources(NamedTuple):
+    """A kind of resources with settings of their own: where these are, how many may have some, and texts.
+
+    `too_many` is the error message, with `%d` for `most`.
+    """
+
+    nodes: NamedConfigs
+    known: Callable[[MetadataImage], Mapping[str, Mapping[str, str]]]
+    most: int
+    too_many: str
+    what: str
+
+
+_SUBSCRIPTIONS = _NamedResources(
+    CLIENT_METRICS,
+    lambda image: image.client_metrics,
+    MOST_SUBSCRIPTIONS,
+    "a cluster may have at most %d client metrics subscriptions",
+    "the client metrics subscription",
+)
+_GROUPS = _NamedResources(
+    GROUPS,
+    lambda image: image.group_configs,
+    group_configs.MOST_GROUPS,
+    "at most %d groups of a cluster may have settings of their own",
+    "group",
+)
 
 
 class SettingsAdministration:
@@ -107,16 +140,31 @@ class SettingsAdministration:
         def checked(before: Mapping[str, str]) -> dict[str, str]:
             return check_changed_settings(before, change(before))
 
+        await self._alter_named(_SUBSCRIPTIONS, name, checked, validate_only=validate_only)
+
+    async def alter_group(self, name: str, change: Change, *, validate_only: bool) -> None:
+        """Change the settings that a group has of its own. They take effect before this returns.
+
+        The group need not exist. Raises INVALID_CONFIG, REQUEST_TIMED_OUT, and POLICY_VIOLATION if too many groups have
+        settings.
+        """
+
+        def checked(before: Mapping[str, str]) -> dict[str, str]:
+            return group_configs.check_changed_settings(self._config.current, before, change(before))
+
+        await self._alter_named(_GROUPS, name, checked, validate_only=validate_only)
+
+    async def _alter_named(self, kind: _NamedResources, name: str, checked: Change, *, validate_only: bool) -> None:
+        """Change the settings of one resource of a kind. `checked` returns legal settings, or raises."""
         async with self._loader.changing() as log:
-            known = self._cache.image.client_metrics
+            known = kind.known(self._cache.image)
             wanted = checked(known.get(name, {}))
-            if wanted and name not in known and len(known) >= MOST_SUBSCRIPTIONS:
-                message = f"a cluster may have at most {MOST_SUBSCRIPTIONS} client metrics subscriptions"
-                raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
+            if wanted and name not in known and len(known) >= kind.most:
+                raise ProtocolError(ErrorCode.POLICY_VIOLATION, kind.too_many % kind.most)
             if validate_only:
                 return
-            written = await self._workers.write_store(client_metrics.update, log, name, checked)
-        self.logger.info("settings of the client metrics subscription %r are now %s", name, written)
+            written = await self._workers.write_store(kind.nodes.update, log, name, checked)
+        self.logger.info("settings of %s %r are now %s", kind.what, name, written)
 
     async def alter_user(self, name: str, wanted: Mapping[str, str | None]) -> None:
         """Set these settings of a user; None removes one. They take effect before this returns.
@@ -174,6 +222,7 @@ def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Ma
     try:
         resulting = config.resulting(of_all, own)
         check_broker_limits(resulting)
+        check_assignment_interval(resulting)
         check_topic_configs(resulting, {})
     except (ConfigError, ProtocolError) as error:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error

@@ -181,6 +181,7 @@ OMITTED_GROUPS = metric(
 
 _GROUPS = "kafka_server_group_coordinator_metrics"
 GROUPS = metric(f"{_GROUPS}_group_count", GAUGE, "Groups that this broker coordinates.", "protocol")
+CONSUMER_GROUPS = metric(f"{_GROUPS}_consumer_group_count", GAUGE, "Groups of the consumer protocol by state.", "state")
 GROUP_PARTITIONS = metric(f"{_GROUPS}_num_partitions", GAUGE, "Partitions of __consumer_offsets by state.", "state")
 _SINCE_START = "since the start of this broker"
 GROUP_COUNTS: dict[str, Metric] = {
@@ -193,6 +194,11 @@ GROUP_COUNTS: dict[str, Metric] = {
             "completed_rebalances",
             "group_completed_rebalance_count",
             f"Rebalances of classic groups that have ended {_SINCE_START}.",
+        ),
+        (
+            "consumer_rebalances",
+            "consumer_group_rebalance_count",
+            f"Epochs of groups of the consumer protocol that have begun {_SINCE_START}.",
         ),
     )
 }

@@ -42,6 +42,7 @@ class CoordinatorLines:
 
     def _groups(self) -> Lines[None]:
         states: Counter[str] = Counter()
+        consumer_states = Counter(dict.fromkeys(("assigning", "empty", "reconciling", "stable"), 0))
         protocols: Counter[str] = Counter()
         offsets = 0
         terms = self.groups.shell.terms
@@ -55,12 +56,15 @@ class CoordinatorLines:
                 protocols[group.KIND] += 1
                 if group.KIND == ClassicGroup.KIND:
                     states[group.listed().group_state] += 1
+                else:
+                    consumer_states[group.listed().group_state.lower()] += 1
         yield from counted(names.GROUPS, protocols)
         yield from single(names.OFFSETS, offsets)
         yield from single(names.CLASSIC_GROUPS, states.total())
         for state, metric in names.CLASSIC_GROUPS_BY_STATE.items():
             yield from single(metric, states[state])
         yield from counted(names.GROUPS_BY_STATE, states)
+        yield from counted(names.CONSUMER_GROUPS, consumer_states)
         for attribute, metric in names.GROUP_COUNTS.items():
             yield from single(metric, getattr(self.statistics, attribute))
         yield from counted(names.GROUP_PARTITIONS, _states(terms))

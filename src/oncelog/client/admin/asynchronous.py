@@ -13,6 +13,7 @@ from oncelog.client.admin import (
     features,
     group_descriptions,
     groups,
+    hanging,
     log_dirs,
     producer_batches,
     quotas,
@@ -135,7 +136,7 @@ class Admin(AdminBase):
     describe_producers = _asked(transactions.describe_producers)
     describe_producer_batches = _asked(producer_batches.describe_producer_batches)
     coordinated_transactions = _asked(transactions.coordinated)
-    find_hanging_transactions = _asked(transactions.find_hanging)
+    find_hanging_transactions = _asked(hanging.find_hanging)
     abort_transaction = _asked(transactions.abort_transaction)
     fence_producers = _asked(transactions.fence_producers)
     terminate_transaction = _asked(transactions.terminate_transaction)

@@ -31,6 +31,8 @@ TYPES = ("Consumer", "Classic", "Share", "Streams")
 SPELLED = {name.lower(): name for name in TYPES}
 """Brokers write the types in lower case, Kafka's tools in title case."""
 DEAD = "Dead"
+MEMBER_PROTOCOLS = {0: "classic", 1: "consumer"}
+"""By the member type of ConsumerGroupDescribe (KIP-1099)."""
 
 
 @in_notebooks()
@@ -51,7 +53,9 @@ class GroupInfo(NamedTuple):
 class MemberInfo(NamedTuple):
     """A member of a group. `assignment` has its (topic, partition) pairs.
 
-    It is None if the assignor uses a format of its own.
+    It is None if the assignor uses a format of its own. In a group of the consumer protocol, `epoch` is the member's
+    epoch, `target` the pairs that the group has assigned to it, and `protocol` "consumer" or "classic" ("" if the
+    broker does not report it). Otherwise they are -1, None and "".
     """
 
     member_id: str
@@ -59,6 +63,9 @@ class MemberInfo(NamedTuple):
     client_id: str
     host: str
     assignment: list[TopicPartition] | None
+    epoch: int = -1
+    target: list[TopicPartition] | None = None
+    protocol: str = ""
 
 
 @in_notebooks()
@@ -66,6 +73,8 @@ class GroupDescription(NamedTuple):
     """A group and its members. `state` is "Stable", "Empty", "Dead" (it does not exist) or another state of Kafka's.
 
     `protocol` is the assignor. `type` is "Classic" or "Consumer" (KIP-848). `coordinator` is the node id of its broker.
+    In a group of the consumer protocol, `epoch` is the group epoch, and `assignment_epoch` that of the targets. The
+    members still move partitions while an epoch of a member is lower.
     """
 
     group_id: str
@@ -75,6 +84,8 @@ class GroupDescription(NamedTuple):
     members: list[MemberInfo]
     type: str = "Classic"
     coordinator: int = -1
+    epoch: int = -1
+    assignment_epoch: int = -1
 
 
 def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -162,12 +173,21 @@ async def _described(cluster: ClusterClient, group_id: str) -> GroupDescription 
     raise_for_error(response, f"group {group_id!r}")
     members = [_member(item) for item in group.members]
     node = await cluster.coordinator("group", group_id)
-    return GroupDescription(group_id, group.group_state, "consumer", group.assignor_name, members, "Consumer", node)
+    epochs = group.group_epoch, group.assignment_epoch
+    return GroupDescription(
+        group_id, group.group_state, "consumer", group.assignor_name, members, "Consumer", node, *epochs
+    )
 
 
 def _member(item: Any) -> MemberInfo:
-    assigned = sorted((t.topic_name, index) for t in item.assignment.topic_partitions for index in t.partitions)
-    return MemberInfo(item.member_id, item.instance_id, item.client_id, item.client_host, assigned)
+    owned, target = (
+        sorted((t.topic_name, index) for t in each.topic_partitions for index in t.partitions)
+        for each in (item.assignment, item.target_assignment)
+    )
+    protocol = MEMBER_PROTOCOLS.get(item.member_type, "")
+    return MemberInfo(
+        item.member_id, item.instance_id, item.client_id, item.client_host, owned, item.member_epoch, target, protocol
+    )
 
 
 def _assigned(assignment: bytes) -> list[TopicPartition] | None:

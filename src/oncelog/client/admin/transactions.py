@@ -1,13 +1,8 @@
-"""Describe and end transactions, through their coordinators and the leaders of partitions (KIP-664, 994, 1152).
-
-A transaction hangs if it is open in a partition for longer than the largest timeout, and no coordinator will end it
-there. Consumers with read_committed then wait forever.
-"""
+"""Describe and end transactions, through their coordinators and the leaders of partitions (KIP-664, 994, 1152)."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,7 +29,6 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.protocol.topics import TopicPartition
 
-PARTITIONS_A_REQUEST = 500
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, 15 minutes."""
 FIRST_COORDINATOR_EPOCH = 0
@@ -84,15 +78,6 @@ class ProducerInfo(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     transaction_start: int
-
-
-@in_notebooks()
-class HangingTransaction(NamedTuple):
-    """An open transaction in a partition that no coordinator will end, with the producer that began it."""
-
-    topic: str
-    partition: int
-    producer: ProducerInfo
 
 
 async def list_transactions(
@@ -177,7 +162,8 @@ def producer_info(item: ProducerState) -> ProducerInfo:
     )
 
 
-def _producers(found: PartitionResponse) -> list[ProducerInfo]:
+def producers_in(found: PartitionResponse) -> list[ProducerInfo]:
+    """Return the producers in a partition's part of DescribeProducers, sorted."""
     return sorted(map(producer_info, found.active_producers))
 
 
@@ -188,7 +174,7 @@ async def describe_producers(
 
     Raises UnknownTopicError, or RequestError (BROKER_ID_NOT_REGISTERED).
     """
-    return _producers(await ask_for_producers(cluster, (topic, partition), broker))
+    return producers_in(await ask_for_producers(cluster, (topic, partition), broker))
 
 
 async def ask_for_producers(
@@ -210,94 +196,11 @@ async def ask_for_producers(
     return found
 
 
-async def find_hanging(
-    cluster: ClusterClient,
-    topic: str | None = None,
-    partition: int | None = None,
-    *,
-    broker: int | None = None,
-    older_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
-) -> list[HangingTransaction]:
-    """Return open transactions that no coordinator will end (KIP-664). They block consumers with read_committed.
-
-    Search a topic, one `partition` of it, or the replicas on `broker` (a node id). Without these, search all topics.
-    `older_than_ms` is the brokers' transaction.max.timeout.ms. The result omits producers that have written within that
-    time. End a hanging transaction with `abort_transaction`. Raises UnknownTopicError, or RequestError
-    (BROKER_ID_NOT_REGISTERED).
-    """
-    where = await _places(cluster, topic, partition, broker)
-    now_ms = int(time.time() * 1000)
-    asked = [
-        (node, mine[begin : begin + PARTITIONS_A_REQUEST])
-        for node in sorted(set(where.values()))
-        for mine in [[tp for tp, at in where.items() if at == node]]
-        for begin in range(0, len(mine), PARTITIONS_A_REQUEST)
-    ]
-    answers = await asyncio.gather(*(_open_in(cluster, node, some) for node, some in asked))
-    old = [item for some in answers for item in some if now_ms - item.producer.last_timestamp > older_than_ms]
-    return await without_coordinator(cluster, old)
-
-
-async def _places(
-    cluster: ClusterClient, topic: str | None, partition: int | None, broker: int | None
-) -> dict[TopicPartition, int]:
-    """Return partition -> the broker to send its request to."""
-    if broker is not None:
-        await cluster.require_broker(broker)
-    if topic is None:
-        topics = await cluster.topics(internal=True)
-    else:
-        topics = {topic: await cluster.topic(topic)}
-        if partition is not None:
-            await cluster.partition(topic, partition)
-    return {
-        (name, index): found.leader if broker is None else broker
-        for name, each in sorted(topics.items())
-        for index, found in sorted(each.partitions.items())
-        if (found.leader >= 0 if broker is None else broker in found.replicas)
-        and (partition is None or partition == index)
-    }
-
-
-async def _open_in(cluster: ClusterClient, node: int, partitions: Sequence[TopicPartition]) -> list[HangingTransaction]:
-    """Return all open transactions in these partitions of one broker."""
-    by_topic: dict[str, list[int]] = {}
-    for name, index in partitions:
-        by_topic.setdefault(name, []).append(index)
-    response = await cluster.call_broker(
-        node,
-        DescribeProducersRequest(
-            topics=[TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()]
-        ),
-    )
-    found = []
-    for topic in response.topics:
-        for each in topic.partitions:
-            raise_for_error(each, f"producers of {topic.name}-{each.partition_index}")
-            found += [
-                HangingTransaction(topic.name, each.partition_index, producer)
-                for producer in _producers(each)
-                if producer.transaction_start >= 0
-            ]
-    answered = [(topic.name, each.partition_index) for topic in response.topics for each in topic.partitions]
-    require_answers(partitions, answered, "producers of partitions")
-    return found
-
-
-async def without_coordinator(
-    cluster: ClusterClient, candidates: Sequence[HangingTransaction]
-) -> list[HangingTransaction]:
-    """Return the candidates that no coordinator will end in that partition."""
-    known = {
-        (info.producer_id, *tp)
-        for info in await coordinated(cluster, {item.producer.producer_id for item in candidates})
-        for tp in info.partitions
-    }
-    return sorted(item for item in candidates if (item.producer.producer_id, item.topic, item.partition) not in known)
-
-
 async def coordinated(cluster: ClusterClient, producer_ids: Iterable[int]) -> list[TransactionInfo]:
-    """Return the transactions of these producer ids that a coordinator knows of, and will end."""
+    """Return the transactions of these producer ids that a coordinator shows to this client, and will end.
+
+    Coordinators omit the transactional ids that the client may not describe (KIP-664): see `find_hanging_transactions`.
+    """
     wanted = sorted(set(producer_ids))
     found = []
     for listing in await list_transactions(cluster, producer_ids=wanted) if wanted else ():
@@ -322,8 +225,9 @@ async def abort_transaction(
 ) -> None:
     """Abort a hanging transaction in one partition, without its coordinator (Kafka's WriteTxnMarkers).
 
-    Take the numbers from `describe_producers` or `find_hanging_transactions`. Do not abort a transaction that a
-    coordinator knows of, because its other partitions may be committed. Use `terminate_transaction` instead.
+    Take the numbers from `find_hanging_transactions`: this call does not check whether the transaction hangs. Do not
+    abort a transaction that a coordinator knows of, because its other partitions may be committed. Use
+    `terminate_transaction` instead.
 
     Raises UnknownTopicError, RequestError (INVALID_PRODUCER_EPOCH), or FencedError (TRANSACTION_COORDINATOR_FENCED).
     """

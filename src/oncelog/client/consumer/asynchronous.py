@@ -84,7 +84,8 @@ class Consumer(ConsumerBase):
         """Read topics as a member of the group `group_id`. The group divides the partitions among its members.
 
         `topics` has names of topics. A string that begins with ^, or a compiled pattern, subscribes to all topics whose
-        names match. Needs the option group_id. Raises UsageError. Partitions are assigned during `poll`.
+        names match: in part, or with `group_protocol="consumer"` as a whole, in the broker, which reads RE2's syntax.
+        Needs the option group_id. Raises UsageError. Partitions are assigned during `poll`.
 
         The listeners are called with a list of (topic, partition) pairs, as Kafka's ConsumerRebalanceListener. `poll`,
         `unsubscribe` and `close` call them in the caller's thread, and raise what they raise. A listener may call this

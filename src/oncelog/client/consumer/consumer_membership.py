@@ -30,8 +30,8 @@ LEAVING_FOR_A_WHILE = -2
 """The leaving epoch of a static member: its partitions wait for its successor until the session ends."""
 
 NOT_SERVED = (
-    "group_protocol = 'consumer' needs a broker with the consumer group protocol (KIP-848), such as Apache Kafka 4.0; "
-    "use group_protocol = 'classic' with this broker"
+    "group_protocol = 'consumer' needs a broker with the consumer protocol (KIP-848): Apache Kafka 4.0, or oncelog "
+    "with the feature group.version; use group_protocol = 'classic' with this broker"
 )
 
 IdPartition = tuple[UUID, int]

@@ -96,7 +96,7 @@ CONSUMER: dict[str, Option] = WITH_STATISTICS | {
     "group_protocol": Option(
         "classic",
         _choice("classic", "consumer"),
-        "`classic`, or `consumer` (KIP-848) with brokers that support it. Oncelog's broker supports only `classic`.",
+        "`classic`, or `consumer` (KIP-848), with which the broker assigns the partitions.",
     ),
     "group_remote_assignor": Option(None, optional_text, "Assignor of the broker, with `group_protocol` = `consumer`."),
     "heartbeat_interval_ms": Option(

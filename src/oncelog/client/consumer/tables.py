@@ -12,7 +12,7 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import unreadable_batch
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
-from oncelog.columns.values import raw_of
+from oncelog.columns.values import joined, raw_of
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import TopicPartition
 
@@ -120,8 +120,7 @@ def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after
     for name, form in formats.items():
         if form is None:
             continue
-        plain = table.column(name).combine_chunks()
-        plain = plain if isinstance(plain, pa.Array) else pa.concat_arrays(plain.chunks)
+        plain = joined(table.column(name))
         columns[name], bad = form.decode(plain)
         if form.keep_bad:
             columns[f"{name}_bad"] = raw_of(plain, bad)

@@ -10,7 +10,7 @@ from oncelog.client.calls import FORKED
 from oncelog.client.notebooks import client_html
 from oncelog.client.other_names import PRODUCER, OtherNames
 from oncelog.client.producer.core import ProducerCore
-from oncelog.client.producer.transaction_manager import ManagerState
+from oncelog.client.producer.transaction_states import ManagerState
 from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class ProducerBase(OtherNames):
     def producer_epoch(self) -> int:
         """The producer's epoch from the broker, or -1 if the producer has none yet."""
         return -1 if self._core.manager is None else self._core.manager.producer_epoch
+
+    @property
+    def kept_transaction(self) -> bool:
+        """Whether the producer keeps a transaction of the former producer, which `complete_transaction` ends."""
+        return self._core.manager is not None and self._core.manager.kept is not None
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:

@@ -269,11 +269,27 @@ class Producer(ProducerBase):
 
         After that, no record can be added, and `close` leaves the transaction open. This producer can still commit or
         abort it. Another process calls `Transaction.resume(handle, ...)`. The coordinator aborts the transaction if
-        transaction_timeout_ms has passed since its first record, or if a newer producer uses the transactional id.
+        transaction_timeout_ms has passed since its first record, or if a newer producer uses the transactional id. With
+        two-phase commit, it has no timeout. A producer with keep_prepared_transaction keeps it.
 
         Raises TimedOutError after `timeout` seconds (default: max_block_ms): call `prepare` again.
         """
         return await self._core.prepare(ms(timeout))
+
+    async def complete_transaction(
+        self, handle: PreparedTransaction | str | None, timeout: float | None = None
+    ) -> bool:
+        """Commit the open transaction if `handle` belongs to it, otherwise abort it.
+
+        Return whether the transaction of the handle is committed. `handle` is what the other system has stored (a
+        `PreparedTransaction` or its text), or None. If no transaction is open, change nothing: look in the log how the
+        transaction of the handle has ended, and return False if the log no longer shows it.
+
+        Raises TransactionAbortedError if that transaction was aborted meanwhile. Raises UsageError for an invalid
+        handle, one of another cluster or transactional id, or a transaction that is not prepared. The other errors are
+        those of `commit_transaction` and `abort_transaction`.
+        """
+        return await self._core.complete(handle, ms(timeout))
 
 
 class AsyncTransaction:

@@ -219,6 +219,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
     commit_transaction = blocking(Awaited.commit_transaction)
     abort_transaction = blocking(Awaited.abort_transaction)
     prepare = blocking(Awaited.prepare)
+    complete_transaction = blocking(Awaited.complete_transaction)
 
 
 class Transaction:

@@ -16,7 +16,8 @@ from oncelog.client.producer import error_meanings
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer
-from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.producer.transaction_states import ManagerState
 from oncelog.client.troubles import Troubles
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.topics import TopicPartition

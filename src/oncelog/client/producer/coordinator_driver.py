@@ -112,6 +112,11 @@ class CoordinatorDriver:
                 node = await self._cluster.coordinator(asked.kind, asked.key)
                 connection = await self._cluster.connection(node)
                 version = min(connection.version_for(type(asked.request)), asked.max_version)
+                if version < asked.min_version:
+                    raise errors.UnsupportedError(
+                        f"{connection.address} does not serve two-phase commit (KIP-939); connect to an oncelog broker "
+                        "or omit transaction_two_phase_commit_enable and keep_prepared_transaction"
+                    )
                 if isinstance(asked.request, InitProducerIdRequest) and asked.kind == "transaction":
                     self._learn_version(manager, connection.features)
                 with self._lock:

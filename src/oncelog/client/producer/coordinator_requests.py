@@ -13,7 +13,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oncelog import errors
-from oncelog.client.producer.transaction_manager import OPEN, ManagerState, Offsets, TransactionManager
+from oncelog.client.producer.transaction_manager import Offsets, TransactionManager
+from oncelog.client.producer.transaction_states import OPEN, ManagerState
 from oncelog.client.response_errors import error_codes
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -23,7 +24,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS, InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -37,12 +38,15 @@ _C = ErrorCode
 
 
 class CoordinatorRequest(NamedTuple):
-    """A request for a coordinator (`kind` "transaction" or "group") or "any" broker, at most in `max_version`."""
+    """A request for a coordinator (`kind` "transaction" or "group") or "any" broker, from `min_version` to
+    `max_version`.
+    """
 
     kind: str
     key: str
     request: Message
     max_version: int
+    min_version: int = 0
 
 
 class Verdict(Enum):
@@ -102,6 +106,11 @@ VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
 }
 """Other retriable codes are RETRY. All others are FATAL, except for the requests in `OTHERWISE`."""
 
+NEEDS_TWO_PHASE = (
+    "Two-phase commit needs transaction.two.phase.commit.enable = true in the brokers, and the permission "
+    "TWO_PHASE_COMMIT on the transactional id"
+)
+
 OTHERWISE: dict[type[Message], Verdict] = {AddPartitionsToTxnRequest: Verdict.ABORT}
 """The meaning of an unexpected error of a partition: the transaction cannot be committed without that partition."""
 
@@ -132,12 +141,10 @@ def next_request(manager: TransactionManager, *, drained: bool) -> CoordinatorRe
         if manager.producer_id >= 0:
             return None
         return CoordinatorRequest(
-            "any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1), 5
+            "any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT_MS), 5
         )
-    if manager.state is ManagerState.INITIALIZING:
-        return _transaction(manager, _init_producer_id(manager), 5)
-    if manager.state in OPEN and manager.doubted is not None:
-        return _transaction(manager, _init_producer_id(manager), 5)
+    if manager.state is ManagerState.INITIALIZING or (manager.state in OPEN and manager.doubted is not None):
+        return _init_producer_id(manager)
     if manager.state in OPEN:
         asked = _joining(manager)
         if asked is not None:
@@ -151,13 +158,18 @@ def _transaction(manager: TransactionManager, request: Message, max_version: int
     return CoordinatorRequest("transaction", manager.transactional_id or "", request, max_version)
 
 
-def _init_producer_id(manager: TransactionManager) -> InitProducerIdRequest:
-    return InitProducerIdRequest(
+def _init_producer_id(manager: TransactionManager) -> CoordinatorRequest:
+    request = InitProducerIdRequest(
         transactional_id=manager.transactional_id,
         transaction_timeout_ms=manager.timeout_ms,
         producer_id=manager.producer_id,
         producer_epoch=manager.producer_epoch,
+        enable2_pc=manager.two_phase,
+        keep_prepared_txn=manager.keep and manager.producer_id < 0,
     )
+    if request.enable2_pc or request.keep_prepared_txn:
+        return _transaction(manager, request, 6)._replace(min_version=6)
+    return _transaction(manager, request, 5)
 
 
 def _joining(manager: TransactionManager) -> CoordinatorRequest | None:
@@ -291,7 +303,7 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
         return code
     name = type(request).__name__.removesuffix("Request")
     about = f"{name} of {manager.transactional_id!r}" if manager.transactional else name
-    error = errors.error_for(code, f"{about}: {text or code.text}")
+    error = errors.error_for(code, f"{about}: {text or _described(request, code)}")
     if verdict is Verdict.FENCED:
         if isinstance(request, InitProducerIdRequest):
             manager.fatal(errors.FencedError(error.message, code))
@@ -308,6 +320,12 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
         if manager.state is not ManagerState.ABORTABLE_ERROR:
             manager.fatal(error)
     return None
+
+
+def _described(request: Message, code: ErrorCode) -> str:
+    two_phase = isinstance(request, InitProducerIdRequest) and request.enable2_pc
+    needs_more = two_phase and code is _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return f"{code.text.rstrip('.')}. {NEEDS_TWO_PHASE}" if needs_more else code.text
 
 
 def _is_complete(request: Message, response: Message) -> bool:
@@ -330,7 +348,9 @@ def _succeeded(manager: TransactionManager, asked: CoordinatorRequest, response:
         if manager.doubted is not None or manager.state is ManagerState.ABORTING:
             manager.timed_out(response.producer_id, response.producer_epoch)
         elif manager.transactional:
-            manager.initialized(response.producer_id, response.producer_epoch)
+            ongoing = response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch
+            kept = None if response.ongoing_txn_producer_id < 0 else ongoing
+            manager.initialized(response.producer_id, response.producer_epoch, kept)
         else:
             manager.sequences.set_producer(response.producer_id, response.producer_epoch)
     elif isinstance(response, EndTxnResponse):

@@ -29,12 +29,14 @@ from oncelog.client.producer.buffer import RecordBuffer
 from oncelog.client.producer.completion import Completion
 from oncelog.client.producer.coordinator_driver import CoordinatorDriver
 from oncelog.client.producer.delivery import Delivery, Failures
+from oncelog.client.producer.outcomes import require_cluster, settled_outcome
 from oncelog.client.producer.partitioner import make_partitioner
-from oncelog.client.producer.prepared import PreparedTransaction
+from oncelog.client.producer.prepared import PreparedTransaction, TransactionOutcome
 from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.sender_loop import SenderLoop
-from oncelog.client.producer.transaction_manager import ManagerState, TransactionEnd, TransactionManager
+from oncelog.client.producer.transaction_manager import TransactionEnd, TransactionManager
+from oncelog.client.producer.transaction_states import ManagerState
 from oncelog.client.serialization.functions import Serializers
 from oncelog.client.statistics import start_statistics
 from oncelog.client.troubles import Troubles
@@ -87,7 +89,12 @@ class ProducerCore:
         self.lock = Guard()
         """Guards `manager` and `accumulator`."""
         self.manager = (
-            TransactionManager(options["transactional_id"], options["transaction_timeout_ms"])
+            TransactionManager(
+                options["transactional_id"],
+                options["transaction_timeout_ms"],
+                two_phase=options["transaction_two_phase_commit_enable"],
+                keep=options["keep_prepared_transaction"],
+            )
             if options["enable_idempotence"]
             else None
         )
@@ -229,7 +236,7 @@ class ProducerCore:
 
     @ends_when_closed
     async def init_transactions(self, timeout_ms: float | None = None) -> None:
-        """Get producer id and epoch, and end the open transaction of a predecessor with this transactional id."""
+        """Get producer id and epoch. Abort the open transaction of the former producer, or keep it (KIP-939)."""
         manager = self._transactional()
         with self.lock:
             manager.initialize()
@@ -307,7 +314,33 @@ class ProducerCore:
         finally:
             self.accumulator.flushing -= 1
         manager.require_no_error()
-        return manager.prepared()
+        return manager.prepared(self.cluster.topology.cluster_id)
+
+    @ends_when_closed
+    async def complete(self, handle: PreparedTransaction | str | None, timeout_ms: float | None = None) -> bool:
+        """Commit the prepared or kept transaction if it is that of the handle, otherwise abort it.
+
+        Return whether the transaction of the handle is committed.
+        """
+        manager = self._transactional()
+        wanted = None if handle is None else PreparedTransaction.of(handle)
+        if wanted is not None:
+            await require_cluster(self.cluster, wanted)
+        with self.lock:
+            decision = manager.decision_for(wanted)
+        if decision is not None:
+            await (self.commit if decision else self.abort)(timeout_ms)
+            return decision
+        if wanted is None:
+            return False
+        found = await settled_outcome(self.cluster, wanted, 0)
+        if found is TransactionOutcome.ABORTED:
+            raise errors.TransactionAbortedError(
+                f"the prepared transaction of {wanted.transactional_id!r} is not committed: its timeout, an "
+                "administrator, another process with the handle, or a producer without keep_prepared_transaction has "
+                "aborted it"
+            )
+        return found is TransactionOutcome.COMMITTED
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

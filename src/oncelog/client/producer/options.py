@@ -41,15 +41,6 @@ def _level(low: int, high: int) -> Callable[[Any], int | None]:
     return lambda value: None if value is None else integer(low, high)(value)
 
 
-def _not_two_phase(value: Any) -> bool:
-    if boolean(value):
-        raise ValueError(
-            "no broker supports two-phase commit (KIP-939) yet; use prepare() and Transaction.resume(), with which a "
-            "transaction survives its process for transaction_timeout_ms"
-        )
-    return False
-
-
 PRODUCER: dict[str, Option] = WITH_STATISTICS | {
     "acks": Option(
         -1,
@@ -84,6 +75,14 @@ PRODUCER: dict[str, Option] = WITH_STATISTICS | {
         ),
     ),
     "enable_idempotence": Option(True, boolean, "Whether retries can neither duplicate nor reorder records."),
+    "keep_prepared_transaction": Option(
+        False,
+        boolean,
+        (
+            "oncelog only: whether a new producer keeps the open transaction of the former producer, for "
+            "`complete_transaction`, instead of aborting it (KIP-939)."
+        ),
+    ),
     "key_serializer": Option(
         None, serializer, "Function `(data, context) -> bytes` for keys. Ready ones are in `oncelog.serialization`."
     ),
@@ -139,7 +138,12 @@ PRODUCER: dict[str, Option] = WITH_STATISTICS | {
         ),
     ),
     "transaction_two_phase_commit_enable": Option(
-        False, _not_two_phase, "Only false: no broker serves two-phase commit (KIP-939) yet."
+        False,
+        boolean,
+        (
+            "Whether transactions have no timeout, so that another system may decide later (KIP-939). Needs "
+            "`transaction.two.phase.commit.enable` in the brokers. Apache Kafka 4.3 does not serve KIP-939."
+        ),
     ),
     "transactional_id": Option(
         None,
@@ -188,6 +192,14 @@ def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
         )
     if any(conflicts.values()):
         options["enable_idempotence"] = False
+    for option in ("transaction_two_phase_commit_enable", "keep_prepared_transaction"):
+        if options[option] and options["transactional_id"] is None:
+            raise ConfigError(f"{option} needs transactional_id, which is not set")
+    if options["transaction_two_phase_commit_enable"] and "transaction_timeout_ms" in explicit:
+        raise ConfigError(
+            "transaction_two_phase_commit_enable = true excludes transaction_timeout_ms, because its transactions have "
+            "no timeout; omit transaction_timeout_ms"
+        )
     least = options["linger_ms"] + options["request_timeout_ms"]
     if options["delivery_timeout_ms"] < least:
         if "delivery_timeout_ms" in explicit:

@@ -1,7 +1,7 @@
 """The handle of a prepared transaction, and how a coordinator's state determines its outcome. No I/O.
 
-Apache Kafka 4.3 does not support two-phase commit (KIP-939) yet. EndTxn needs only (transactional id, producer id,
-epoch). It works from any process and can be repeated. So a transaction survives its process, until its timeout.
+EndTxn needs only (transactional id, producer id, epoch). It works from any process and can be repeated. So a
+transaction survives its process, until its timeout. With two-phase commit (KIP-939), it has none.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class PreparedTransaction:
     Any process can end the transaction with `Transaction.resume(handle, ...)`. The handle can be pickled, or stored as
     a line of text: `PreparedTransaction.from_text(handle.to_text())`. The coordinator aborts the transaction
     `timeout_ms` (transaction.timeout.ms) after its first record, or when a newer producer uses its transactional id.
+    With two-phase commit, it has no timeout, and a newer producer may keep it (`keep_prepared_transaction`).
     """
 
     transactional_id: str
@@ -49,6 +50,8 @@ class PreparedTransaction:
     """The consumer groups whose offsets it contains."""
     empty: bool = False
     """Whether it contains neither records nor offsets. Then it need not be ended."""
+    cluster_id: str = ""
+    """The cluster of the transaction. "" in handles of older versions."""
 
     def __str__(self) -> str:
         """Return `to_text()`, for programs that print the handle."""
@@ -57,6 +60,15 @@ class PreparedTransaction:
     def to_text(self) -> str:
         """Return one line of JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, handle: PreparedTransaction | str) -> PreparedTransaction:
+        """Return the handle, or the one that a text contains. Raises UsageError for anything else."""
+        if isinstance(handle, str):
+            return cls.from_text(handle)
+        if not isinstance(handle, cls):
+            raise UsageError(f"handle must be a PreparedTransaction or its text, not {type(handle).__name__}")
+        return handle
 
     @classmethod
     def from_text(cls, text: str) -> PreparedTransaction:

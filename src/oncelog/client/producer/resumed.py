@@ -16,17 +16,19 @@ from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.reasons import without_leader
 from oncelog.client.options import cluster_options, read_options
-from oncelog.client.producer.markers import find_markers
 from oncelog.client.producer.options import PRODUCER
+from oncelog.client.producer.outcomes import require_cluster, settled_outcome
 from oncelog.client.producer.prepared import PreparedTransaction, TransactionOutcome
 from oncelog.client.records import ms
-from oncelog.client.types import Marker, Place
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS, InitProducerIdRequest
 
 END_TXN_OLD, END_TXN_NEW = 4, 5
 """Versions of EndTxn that keep the epoch, or raise it (KIP-890)."""
+
+FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 ENDED_ALREADY = frozenset(
     {
@@ -39,13 +41,6 @@ ENDED_ALREADY = frozenset(
 )
 """Errors of EndTxn that mean that the transaction has already ended, or that the coordinator is ending it."""
 
-SETTLED = {
-    frozenset({Marker.COMMIT}): TransactionOutcome.COMMITTED,
-    frozenset({Marker.COMMIT, Marker.GONE}): TransactionOutcome.COMMITTED,
-    frozenset({Marker.ABORT}): TransactionOutcome.ABORTED,
-    frozenset({Marker.ABORT, Marker.GONE}): TransactionOutcome.ABORTED,
-}
-
 
 class AsyncResumedTransaction:
     """A prepared transaction that `oncelog.aio.Transaction.resume` has opened. See `ResumedTransaction`."""
@@ -57,9 +52,7 @@ class AsyncResumedTransaction:
         config: Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> None:
-        self.handle = PreparedTransaction.from_text(handle) if isinstance(handle, str) else handle
-        if not isinstance(self.handle, PreparedTransaction):
-            raise errors.UsageError(f"handle must be a PreparedTransaction or its text, not {type(handle).__name__}")
+        self.handle = PreparedTransaction.of(handle)
         self.options, _ = read_options(PRODUCER, config, {**options, "bootstrap_servers": bootstrap_servers})
         ours = self.handle.transactional_id
         if self.options["transactional_id"] not in (None, ours):
@@ -116,7 +109,7 @@ class AsyncResumedTransaction:
         limit_ms = self.options["default_api_timeout_ms"] if given_ms is None else given_ms
         until = asyncio.get_running_loop().time() + limit_ms / 1000
         await self._await_leaders(until)
-        code = await self._end_txn(commit, until)
+        code = await self._end_open(commit, until)
         if code is ErrorCode.NONE:
             return
         what = f"{'commit' if commit else 'abort'} of the prepared transaction of {self.handle.transactional_id!r}"
@@ -129,19 +122,58 @@ class AsyncResumedTransaction:
             raise errors.TransactionCommittedError(f"{what}: it is already committed")
         if found is TransactionOutcome.ABORTED:
             raise errors.TransactionAbortedError(
-                f"{what}: it is already aborted, by its timeout ({self.handle.timeout_ms} ms), a newer producer, or "
-                "another process with the handle"
+                f"{what}: it is already aborted, by {self._timeout}a newer producer, or another process with the handle"
             )
         raise errors.OutcomeUnknownError(
             f"{what} was rejected ({code.name}), and its outcome is unknown: the coordinator knows only later "
             "transactions, and the log has no marker of it"
         )
 
-    async def _end_txn(self, commit: bool, until: float) -> ErrorCode:
-        request = EndTxnRequest(
+    async def _end_open(self, commit: bool, until: float) -> ErrorCode:
+        """Send EndTxn, also if a later producer has kept the transaction. Return the error of the last response."""
+        now = asyncio.get_running_loop().time
+        producer = self.handle.producer_id, self.handle.producer_epoch
+        backoff = self._cluster.backoff()
+        while True:
+            code = await self._end_txn(producer, commit, until)
+            if code not in FENCED or await self._by_coordinator() is not TransactionOutcome.OPEN:
+                return code
+            if now() > until:
+                raise errors.TimedOutError(
+                    f"the prepared transaction of {self.handle.transactional_id!r} is still open: other producers have "
+                    "kept it repeatedly until the timeout; retry"
+                )
+            kept = await self._keep(until)
+            if kept is None:
+                await asyncio.sleep(backoff.next_s())
+            else:
+                producer = kept
+
+    async def _keep(self, until: float) -> tuple[int, int] | None:
+        """Start a session that keeps this transaction (KIP-939), and no other. Return its producer, None if it failed.
+
+        The session's timeout does not shorten the transaction's.
+        """
+        request = InitProducerIdRequest(
             transactional_id=self.handle.transactional_id,
+            transaction_timeout_ms=1,
             producer_id=self.handle.producer_id,
             producer_epoch=self.handle.producer_epoch,
+            keep_prepared_txn=True,
+        )
+        response = await self._cluster.call_coordinator(
+            "transaction", self.handle.transactional_id, request, 6, timeout_ms=_left_ms(until)
+        )
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE and code not in ENDED_ALREADY:
+            raise errors.error_for(code, f"InitProducerId of {self.handle.transactional_id!r}: {code.text}")
+        return None if code is not ErrorCode.NONE else (response.producer_id, response.producer_epoch)
+
+    async def _end_txn(self, producer: tuple[int, int], commit: bool, until: float) -> ErrorCode:
+        request = EndTxnRequest(
+            transactional_id=self.handle.transactional_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
             committed=commit,
         )
         version = END_TXN_NEW if self.handle.transaction_version >= 2 else END_TXN_OLD
@@ -150,6 +182,11 @@ class AsyncResumedTransaction:
         )
         return ErrorCode.of(response.error_code)
 
+    @property
+    def _timeout(self) -> str:
+        limit = self.handle.timeout_ms
+        return "" if limit == NO_TIMEOUT_MS else f"its timeout ({limit} ms), "
+
     async def _await_leaders(self, until: float) -> None:
         """Wait until each partition has a leader: Apache Kafka 4.3.1 drops the marker of a partition without one."""
         topics = sorted({span[0] for span in self.handle.spans})
@@ -157,6 +194,7 @@ class AsyncResumedTransaction:
         backoff = self._cluster.backoff()
         try:
             async with asyncio.timeout_at(until) as scope:
+                await require_cluster(self._cluster, self.handle)
                 while topics:
                     await self._cluster.refresh(topics, patient=True)
                     known = [(t, p) for t, p, _, _ in self.handle.spans if t in topology.topics]
@@ -184,22 +222,13 @@ class AsyncResumedTransaction:
         """Return how it ended: search for markers, then query the coordinator, then wait for a marker."""
         if self.handle.empty:
             return TransactionOutcome.ABORTED
-        found = await self._by_markers(0)
+        await require_cluster(self._cluster, self.handle)
+        found = await settled_outcome(self._cluster, self.handle, 0)
         if found is TransactionOutcome.UNKNOWN:
             found = await self._by_coordinator() or found
         if found in (TransactionOutcome.UNKNOWN, TransactionOutcome.OPEN) and wait_ms > 0:
-            found = await self._by_markers(wait_ms)
+            found = await settled_outcome(self._cluster, self.handle, wait_ms)
         return found
-
-    async def _by_markers(self, wait_ms: float) -> TransactionOutcome:
-        places = [Place((t, p), self.handle.producer_id, last) for t, p, _, last in self.handle.spans]
-        found = frozenset(await find_markers(self._cluster, places, wait_ms))
-        if {Marker.COMMIT, Marker.ABORT} <= found:
-            raise errors.OutcomeUnknownError(
-                f"the prepared transaction of {self.handle.transactional_id!r} is committed in some partitions and "
-                "aborted in others: a marker was lost, and a later transaction of the same producer ended it there"
-            )
-        return SETTLED.get(found - {Marker.MISSING} if len(found) > 1 else found, TransactionOutcome.UNKNOWN)
 
     async def _by_coordinator(self) -> TransactionOutcome | None:
         request = DescribeTransactionsRequest(transactional_ids=[self.handle.transactional_id])

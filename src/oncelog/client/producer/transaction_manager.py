@@ -1,20 +1,8 @@
 """The producer's part of exactly-once delivery, without I/O (KIP-98, 360, 447, 588, 890).
 
 `Sequences` has the sequence numbers of an idempotent producer. `TransactionManager` has them, and the state of a
-transactional producer:
-
-    UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING -> READY
-                                                  |     \\          |
-                                                  |      \\         v
-                                                  |       -> ABORTABLE_ERROR
-                                                  v               |
-                                     READY <- ABORTING <----------+         (any) -> FATAL_ERROR
-
-PREPARED is between IN_TRANSACTION and the end: no record can be added, and any holder of the handle may end the
-transaction.
-
-The table `LEGAL` has the legal transitions. In `coordinator_requests`, `next_request` returns what to send to the
-coordinator, and `handle` processes its responses.
+transactional producer, which `transaction_states` draws. In `coordinator_requests`, `next_request` returns what to send
+to the coordinator, and `handle` processes its responses.
 
 With transaction.version 2 ("TV2"), partitions join a transaction when a record is written to them. Each end of a
 transaction returns a new epoch, and an empty commit is not sent. Before that ("TV1"), a request adds partitions, and
@@ -25,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
@@ -33,7 +20,9 @@ from oncelog.client.producer import error_meanings
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.sequences import Sequences
+from oncelog.client.producer.transaction_states import CURES, LEGAL, OPEN, ManagerState
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS
 from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,43 +30,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-
-class ManagerState(Enum):
-    """The states of a transactional producer (Kafka's TransactionManager.State)."""
-
-    UNINITIALIZED = "uninitialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-    IN_TRANSACTION = "in transaction"
-    PREPARED = "prepared"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    ABORTABLE_ERROR = "abortable error"
-    FATAL_ERROR = "fatal error"
-
-
-LEGAL: dict[ManagerState, frozenset[ManagerState]] = {
-    ManagerState.UNINITIALIZED: frozenset({ManagerState.INITIALIZING}),
-    ManagerState.INITIALIZING: frozenset({ManagerState.READY, ManagerState.ABORTABLE_ERROR}),
-    ManagerState.READY: frozenset({ManagerState.IN_TRANSACTION}),
-    ManagerState.IN_TRANSACTION: frozenset(
-        {ManagerState.PREPARED, ManagerState.COMMITTING, ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}
-    ),
-    ManagerState.PREPARED: frozenset({ManagerState.COMMITTING, ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}),
-    ManagerState.COMMITTING: frozenset({ManagerState.READY, ManagerState.INITIALIZING, ManagerState.ABORTABLE_ERROR}),
-    ManagerState.ABORTING: frozenset({ManagerState.READY, ManagerState.INITIALIZING}),
-    ManagerState.ABORTABLE_ERROR: frozenset({ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}),
-    ManagerState.FATAL_ERROR: frozenset(),
-}
-"""Every state may change to FATAL_ERROR, too."""
-
-CURES: dict[ManagerState, str] = {
-    ManagerState.PREPARED: "call commit_transaction() or abort_transaction() before you begin another one",
-    ManagerState.COMMITTING: "call commit_transaction() again",
-    ManagerState.ABORTING: "call abort_transaction() again",
-}
-"""What to do if the state does not allow a call."""
 
 
 class TransactionEnd:
@@ -93,10 +45,6 @@ class TransactionEnd:
         self.commit = commit
         self.done = False
         self.error: errors.KafkaError | None = None
-
-
-OPEN = frozenset({ManagerState.IN_TRANSACTION, ManagerState.PREPARED, ManagerState.COMMITTING})
-"""States in which the transaction may still be committed."""
 
 
 class Offsets(NamedTuple):
@@ -118,11 +66,26 @@ FATAL_FOR_PRODUCE = frozenset(
 
 
 class TransactionManager:
-    """The state of one producer with idempotence. If `transactional_id` is None, it has no transactions."""
+    """The state of one producer with idempotence. If `transactional_id` is None, it has no transactions.
 
-    def __init__(self, transactional_id: str | None, transaction_timeout_ms: int = 60_000) -> None:
+    With `two_phase`, its transactions have no timeout. With `keep`, its first request keeps the open transaction of the
+    former producer (KIP-939).
+    """
+
+    def __init__(
+        self,
+        transactional_id: str | None,
+        transaction_timeout_ms: int = 60_000,
+        *,
+        two_phase: bool = False,
+        keep: bool = False,
+    ) -> None:
         self.transactional_id = transactional_id
-        self.timeout_ms = transaction_timeout_ms
+        self.timeout_ms = NO_TIMEOUT_MS if two_phase else transaction_timeout_ms
+        self.two_phase = two_phase
+        self.keep = keep
+        self.kept: tuple[int, int] | None = None
+        """The (producer id, epoch) of the predecessor's transaction that this producer has to end."""
         self.state = ManagerState.UNINITIALIZED
         self.error: errors.KafkaError | None = None
         self.sequences = Sequences()
@@ -228,8 +191,10 @@ class TransactionManager:
         """Whether the coordinator knows all partitions and offsets of the transaction."""
         return self.doubted is None and not (self.new_partitions or self.adding or self.offsets)
 
-    def prepared(self) -> PreparedTransaction:
+    def prepared(self, cluster_id: str) -> PreparedTransaction:
         """Return the handle of the transaction. Raises UsageError if it is not prepared."""
+        if self.kept is not None:
+            raise errors.UsageError("a predecessor prepared this transaction; end it with complete_transaction()")
         if self.state is not ManagerState.PREPARED:
             raise errors.UsageError(f"the transaction was ended while prepare() waited; it is {self.state.value}")
         self.was_prepared = True
@@ -242,7 +207,29 @@ class TransactionManager:
             tuple(sorted((*tp, first, self.last_offsets[tp]) for tp, first in self.first_offsets.items())),
             tuple(sorted(self.groups)),
             not self.started,
+            cluster_id,
         )
+
+    def decision_for(self, handle: PreparedTransaction | None) -> bool | None:
+        """Return True to commit the prepared or kept transaction, which is the handle's, and False to abort it.
+
+        Return None if there is no transaction. Raises UsageError if the transaction is not prepared, or if the handle
+        belongs to another transactional id.
+        """
+        if handle is not None and handle.transactional_id != self.transactional_id:
+            raise errors.UsageError(
+                f"the handle belongs to transactional id {handle.transactional_id!r}, not {self.transactional_id!r}"
+            )
+        self.require_no_error()
+        if self.state is ManagerState.READY:
+            return None if self.end is None else self.end.commit  # of a call that has timed out
+        if self.state is ManagerState.IN_TRANSACTION:
+            raise errors.UsageError("the transaction is not prepared; call prepare() first")
+        ours = self.kept or (self.producer_id, self.producer_epoch)
+        if handle is None:
+            return False
+        # The transaction after an empty one has its epoch, because nothing was sent to end the empty one.
+        return ours == (handle.producer_id, handle.producer_epoch) and handle.empty is not self.started
 
     def begin_commit(self) -> TransactionEnd:
         """Commit once everything sent is acknowledged. Return the end to wait for."""
@@ -438,6 +425,7 @@ class TransactionManager:
         if producer_id >= 0:
             self.sequences.set_producer(producer_id, epoch)
         self.started = self.skip_end = False
+        self.kept = None
         self.partitions.clear()
         self.new_partitions.clear()
         self.adding.clear()
@@ -465,11 +453,14 @@ class TransactionManager:
     def why_ended(self) -> str:
         """Why a coordinator ends a transaction that this producer has not ended, for messages."""
         holder = "another process with its handle, or " if self.was_prepared else ""
-        return f"usually because of {holder}transaction_timeout_ms = {self.timeout_ms}"
+        ended_by = "an administrator" if self.two_phase else f"transaction_timeout_ms = {self.timeout_ms}"
+        return f"usually because of {holder}{ended_by}"
 
-    def initialized(self, producer_id: int, epoch: int) -> None:
-        """Set producer id and epoch, the response to `initialize`."""
+    def initialized(self, producer_id: int, epoch: int, kept: tuple[int, int] | None = None) -> None:
+        """Set producer id and epoch, the response to `initialize`, and the transaction that it has kept."""
         self.sequences.set_producer(producer_id, epoch)
         self.bump_required = False
         self.error = None
-        self.to(ManagerState.READY)
+        self.kept = kept
+        self.started = self.was_prepared = kept is not None
+        self.to(ManagerState.READY if kept is None else ManagerState.PREPARED)

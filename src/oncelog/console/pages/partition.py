@@ -19,7 +19,7 @@ from oncelog.console.pages import groups, producers
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import Asker, transactions_of, uncoordinated
+from oncelog.watch.asking import Asker, hanging_among, transactions_of
 from oncelog.watch.readings import WITHOUT_OFFSETS, Ends
 from oncelog.watch.rows import lag_of, will_end
 
@@ -87,7 +87,7 @@ async def load(view: View) -> Page:
         reader.read(admin.cluster, (topic, number), info, shown.begin, shown.end),
     )
     opened = [each for each in seen if each.transaction_start >= 0]
-    holders = await _holders(view, (topic, number), info.leader, opened)
+    holders = await _holders(view, (topic, number), opened)
     found = spans(reader.batches.values(), {each["producer_id"]: each["first_offset"] for each in holders})
     line = Line(
         name=f"{topic}-{number}",
@@ -153,14 +153,14 @@ def _ways(shown: Window, info: PartitionInfo) -> list[tuple[str, dict[str, Any],
     return found
 
 
-async def _holders(view: View, at: TopicPartition, leader: int, some: list[ProducerInfo]) -> list[Row]:
+async def _holders(view: View, at: TopicPartition, some: list[ProducerInfo]) -> list[Row]:
     """Return the open transactions of the partition, the oldest first, with what their coordinators know."""
     if not some:
         return []
     nodes = await view.admin.cluster.brokers()
-    known, complete = await transactions_of(view.asker, nodes, [each.producer_id for each in some])
-    suspects = [(at, each) for each in some if complete and is_old(each, view.now_ms)]
-    alone = await uncoordinated(view.asker, known, {at: leader}, suspects)
+    known = await transactions_of(view.asker, nodes, [each.producer_id for each in some])
+    suspects = [(at, each) for each in some if is_old(each, view.now_ms)]
+    alone = await hanging_among(view.asker, known, suspects) or ()
     rows = []
     for each in sorted(some, key=lambda each: each.transaction_start):
         transaction = known.get(each.producer_id)

@@ -9,7 +9,7 @@ from oncelog.console.model import Page, View, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.protocol.topics import TopicPartition
 from oncelog.watch import requests
-from oncelog.watch.asking import transactions_of, uncoordinated
+from oncelog.watch.asking import hanging_among, transactions_of
 from oncelog.watch.rows import will_end
 
 OF_A_PARTITION = (
@@ -112,15 +112,14 @@ def _row(each: ProducerInfo, now_ms: int) -> Row:
 async def _add_coordinators(view: View, rows: list[Row], at: TopicPartition | None) -> None:
     """Add what the coordinators know of the producers in these rows."""
     nodes = await view.admin.cluster.brokers()
-    known, complete = await transactions_of(view.asker, nodes, [row["producer_id"] for row in rows])
+    known = await transactions_of(view.asker, nodes, [row["producer_id"] for row in rows])
     places: list[TopicPartition] = [at or (row["topic"], row["partition"]) for row in rows]
     suspects = [
         (place, row["_producer"])
         for place, row in zip(places, rows, strict=True)
-        if complete and row["first_offset"] is not None and is_old(row["_producer"], view.now_ms)
+        if row["first_offset"] is not None and is_old(row["_producer"], view.now_ms)
     ]
-    leaders = await view.leaders(place for place, _ in suspects) if suspects else {}
-    alone = await uncoordinated(view.asker, known, leaders, suspects)
+    alone = await hanging_among(view.asker, known, suspects) or ()
     for place, row in zip(places, rows, strict=True):
         info = known.get(row["producer_id"])
         if info is not None:

@@ -14,7 +14,7 @@ from oncelog.console.pages.transactions import HANGING_MINUTES, details
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import ONGOING
 from oncelog.watch import requests
-from oncelog.watch.asking import Asker, texts, transactions_of
+from oncelog.watch.asking import Asker, hanging_among, texts, transactions_of
 from oncelog.watch.readings import watched
 from oncelog.watch.rows import will_end
 
@@ -117,29 +117,25 @@ async def _with_open(admin: Admin, topic: str, partition: int, producer_id: int)
 
 
 async def _hanging(actor: Actor, topic: str, partition: int, producer_id: int) -> ProducerInfo:
-    """Return the producer of a transaction that hangs. Raises RefusedError if it may be one that goes on.
-
-    The partition is asked again after the coordinators: a transaction may have ended meanwhile, and the next one of the
-    same producer may have begun.
-    """
-    admin = actor.admin
-    before = await _with_open(admin, topic, partition, producer_id)
+    """Return the producer of a transaction that hangs. Raises RefusedError if it may be one that goes on."""
+    admin, at = actor.admin, (topic, partition)
+    found = await _with_open(admin, topic, partition, producer_id)
     asker = Asker(admin.cluster)
-    known, complete = await transactions_of(asker, await admin.cluster.brokers(), [producer_id])
+    known = await transactions_of(asker, await admin.cluster.brokers(), [producer_id])
     transaction = known.get(producer_id)
-    if transaction is not None and will_end(transaction, (topic, partition)):
+    if transaction is not None and will_end(transaction, at):
         raise RefusedError(
             409,
             f"This transaction does not hang: the coordinator of {transaction.transactional_id!r} will end it. End it "
             "on its own page, so that all its partitions have the same outcome.",
         )
-    if not complete:
+    alone = await hanging_among(asker, known, [(at, found)])
+    if alone is None:
         raise RefusedError(
             409, f"It is not known whether a coordinator will end this transaction: {'; '.join(texts(asker.troubles))}."
         )
-    found = await _with_open(admin, topic, partition, producer_id)
-    if found.transaction_start != before.transaction_start:
-        raise RefusedError(409, "The producer has just begun another transaction here, so this one does not hang.")
+    if not alone:
+        raise RefusedError(409, "This transaction does not hang: it has just ended, or a coordinator will end it.")
     if not is_old(found, actor.now_ms):
         raise RefusedError(
             409,

@@ -8,7 +8,7 @@ from oncelog.console.model import Page, View, is_old
 from oncelog.console.tables import Column, Row, Table
 from oncelog.console.transaction_states import FINISHED, Dot, draw
 from oncelog.watch import requests
-from oncelog.watch.asking import Asker, texts, transactions_of, uncoordinated
+from oncelog.watch.asking import Asker, hanging_among, texts, transactions_of
 from oncelog.watch.readings import OPEN_STATES, WatchedTransaction
 
 COLUMNS = (
@@ -118,8 +118,8 @@ async def _hanging(view: View, asker: Asker, minutes: int) -> tuple[list[Row], s
         if each.transaction_start >= 0 and is_old(each, view.now_ms, minutes * 60_000)
     ]
     nodes = await view.admin.cluster.brokers()
-    known, complete = await transactions_of(asker, nodes, [each.producer_id for _, each in old])
-    alone = await uncoordinated(asker, known, leaders, old)
+    known = await transactions_of(asker, nodes, [each.producer_id for _, each in old])
+    alone = await hanging_among(asker, known, old)
     rows = [
         {
             "topic": topic,
@@ -130,11 +130,10 @@ async def _hanging(view: View, asker: Asker, minutes: int) -> tuple[list[Row], s
             "idle_ms": max(0, view.now_ms - each.last_timestamp),
             "_partition": address("topics", topic, number, "abort", producer=each.producer_id),
         }
-        for (topic, number), each in alone
-        if complete
+        for (topic, number), each in alone or ()
     ]
     reasons = texts(asker.troubles)
-    if not complete:
+    if alone is None:
         reasons.append("not all coordinators have shown all transactions")
     left = leaders.keys() - producers.keys()
     if left:

@@ -6,6 +6,7 @@ Source: Kafka's `OffsetMetadataManager`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
@@ -42,10 +43,12 @@ def check_commit(group: Group | None, request: OffsetCommitRequest, version: int
         raise _no_group(request.group_id, ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
 
 
-def check_transactional_commit(group: Group | None, request: TxnOffsetCommitRequest) -> None:
+def check_transactional_commit(
+    group: Group | None, request: TxnOffsetCommitRequest, id_of: Callable[[str], UUID | None]
+) -> None:
     """Raise ProtocolError unless the client may commit to the group, which may not exist yet."""
     if group is not None:
-        group.check_transactional_commit(request)
+        group.check_transactional_commit(request, id_of)
     elif request.generation_id >= 0:
         raise _no_group(request.group_id, ErrorCode.ILLEGAL_GENERATION)
 

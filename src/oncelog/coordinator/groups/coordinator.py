@@ -14,15 +14,26 @@ from uuid import UUID
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.coordinator.groups import commits, deletion
 from oncelog.coordinator.groups.classic.groups import ClassicGroups
+from oncelog.coordinator.groups.consumer.classic_members import ClassicMembers
+from oncelog.coordinator.groups.consumer.group import ConsumerGroup
+from oncelog.coordinator.groups.consumer.groups import ConsumerGroups
 from oncelog.coordinator.groups.deletion import Tombstones
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.offsets import OffsetStore
-from oncelog.coordinator.groups.registry import GroupConfig, GroupStatistics, Registry
+from oncelog.coordinator.groups.registry import (
+    ConsumerSettings,
+    FindConsumerSettings,
+    GroupConfig,
+    GroupStatistics,
+    Registry,
+)
+from oncelog.coordinator.groups.topics import Topics
 from oncelog.coordinator.timers import Now
 from oncelog.protocol.messages.list_groups import ListedGroup
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.messages.offset_delete import OffsetDeleteRequest
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 WAKE_LIMIT = 200
@@ -43,13 +54,24 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, config: GroupConfig, new_uuid: Callable[[], str], statistics: GroupStatistics | None = None
+        self,
+        config: GroupConfig,
+        new_uuid: Callable[[], str],
+        topics: Topics,
+        statistics: GroupStatistics | None = None,
+        consumer_settings: FindConsumerSettings = lambda _: ConsumerSettings(),
     ) -> None:
-        """`new_uuid` makes the random part of a member id."""
+        """`new_uuid` makes the random part of a member id.
+
+        `consumer_settings`: see `FindConsumerSettings`.
+        """
         self.offsets = OffsetStore()
-        self.registry = Registry(config, new_uuid, statistics)
+        self.registry = Registry(config, new_uuid, statistics, consumer_settings)
         self.classic = ClassicGroups(self.registry)
         self.registry.register(self.classic)
+        self.consumer = ConsumerGroups(self.registry, topics)
+        self.registry.register(self.consumer)
+        self._topics = topics
         self._cleanup_due_ms: int | None = None
         self._next_cleanup_ms = 0
         self._cleanup: list[Tombstones] = []
@@ -61,6 +83,11 @@ class GroupCoordinator:
     def groups(self) -> dict[str, Group]:
         """Return all groups by their ids. Callers must not change them."""
         return self.registry.groups
+
+    def classic_protocol(self, group_id: str) -> ClassicGroups | ClassicMembers:
+        """Return what handles the requests of the classic protocol: an empty consumer group becomes a classic one."""
+        group = self.registry.find(group_id, ConsumerGroup)
+        return self.classic if group is None or group.is_empty else self.consumer.classic_members
 
     def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
         """Return the groups in these states and of these kinds, in lower case. An empty filter lets all groups pass."""
@@ -82,11 +109,22 @@ class GroupCoordinator:
 
     def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now: Now) -> Effects:
         """Handle TxnOffsetCommit. Its records are appended with the producer's id and epoch. Raises ProtocolError."""
-        commits.check_transactional_commit(self.groups.get(request.group_id), request)
+        commits.check_transactional_commit(self.groups.get(request.group_id), request, self._topic_id)
         limit = self.registry.config.offset_metadata_max_bytes
         response, records = commits.accept_transactional(request, limit, now.wall_ms)
         self.registry.statistics.offset_commits += len(records)
         return Effects(records, [Reply(token, response)])
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        """Handle OffsetFetch of one group. Raises ProtocolError if the member may not fetch."""
+        group = self.registry.find(request.group_id, ConsumerGroup)
+        if group is not None:
+            group.check_fetch(request.member_id, request.member_epoch)
+        return self.offsets.fetch(request, require_stable)
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self._topics.by_name(name)
+        return None if topic is None else topic.topic_id
 
     def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Tombstones:
         """Yield tombstones for the offsets of a deleted topic. The caller may pause."""
@@ -138,6 +176,7 @@ class GroupCoordinator:
     def loaded(self, now: Now) -> Effects:
         """Start the timers of all groups, and the clean-up."""
         effects = Effects()
+        self.registry.is_loaded = True
         self._cleanup_due_ms = now.steady_ms + self.registry.config.retention_check_interval_ms
         for group in self.groups.values():
             self.registry.kind_of(group).loaded(group, effects, now)
@@ -163,10 +202,13 @@ class GroupCoordinator:
         """Process the deadlines of groups, and delete expired offsets and groups without offsets."""
         self._now_ms = now.wall_ms
         effects = Effects()
-        for group_id in self.registry.deadlines.pop_due(now.steady_ms, WAKE_LIMIT):
-            group = self.groups.get(group_id)
+        for _ in range(WAKE_LIMIT):
+            due = self.registry.deadlines.pop_due(now.steady_ms, 1)
+            group = self.groups.get(due[0]) if due else None
             if group is not None:
                 self.registry.kind_of(group).tick(group, effects, now)
+            if effects.records or not due:
+                break  # if these records are refused, other groups do not wait for them
         if not effects.records and self._cleanup_due_ms is not None and self._cleanup_due_ms <= now.steady_ms:
             self._clean_up(effects, now)
         return effects

@@ -6,7 +6,9 @@ the lists. To add a kind, implement both protocols and register the kind (`Regis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
+from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.timers import Now
@@ -40,8 +42,8 @@ class Group(Protocol):
     def check_commit(self, request: OffsetCommitRequest, version: int) -> None:
         """Raise ProtocolError unless the client may commit offsets."""
 
-    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> None:
-        """Raise ProtocolError unless the client may commit offsets in a transaction."""
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest, id_of: Callable[[str], UUID | None]) -> None:
+        """Raise ProtocolError unless the client may commit offsets in a transaction. `id_of`: topic id by name."""
 
     def check_offset_deletion(self) -> None:
         """Raise ProtocolError unless clients may delete offsets of topics that no member reads."""

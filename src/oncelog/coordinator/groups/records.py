@@ -11,6 +11,7 @@ from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.classic.groups import ClassicGroups
+from oncelog.coordinator.groups.consumer.groups import ConsumerGroups
 from oncelog.coordinator.groups.group import Layouts
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.schema import NO_UUID, read_version
@@ -20,7 +21,7 @@ OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 
 _OFFSET = OffsetCommitKey, OffsetCommitValue
-LAYOUTS: Layouts = {0: _OFFSET, OFFSET_KEY_VERSION: _OFFSET, **ClassicGroups.layouts}
+LAYOUTS: Layouts = {0: _OFFSET, OFFSET_KEY_VERSION: _OFFSET, **ClassicGroups.layouts, **ConsumerGroups.layouts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def committed_offset(value: OffsetCommitValue, sequence: int) -> CommittedOffset
 
 
 def decode_record(key: bytes, value: bytes | None, layouts: Layouts = LAYOUTS) -> CoordinatorRecord | None:
-    """Decode a record of the topic. Return None for unknown versions (KIP-848 groups, newer brokers)."""
+    """Decode a record of the topic. Return None for unknown versions: share and streams groups, and newer brokers."""
     key_version = read_version(key)
     if key_version not in layouts:
         return None

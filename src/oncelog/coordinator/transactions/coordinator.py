@@ -20,7 +20,6 @@ from oncelog.coordinator.transactions.decisions import MarkerResult, marker_resu
 from oncelog.coordinator.transactions.metadata import (
     NO_EPOCH,
     NO_PRODUCER_ID,
-    NO_TIMEOUT_MS,
     TransactionMetadata,
     TransactionState,
     check_transition,
@@ -28,7 +27,7 @@ from oncelog.coordinator.transactions.metadata import (
 from oncelog.coordinator.transactions.records import tombstone, transaction_of, transaction_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS, InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.texts import first_named
 from oncelog.protocol.topics import TopicPartition
 
@@ -100,7 +99,11 @@ class TransactionCoordinator:
             # Abort the open transaction first. The client retries, and gets the next epoch then.
             reply = init_error(ErrorCode.CONCURRENT_TRANSACTIONS, version)
             return self._end(decision, now_ms).then(_reply(token, reply))
-        response = InitProducerIdResponse(producer_id=decision.producer_id, producer_epoch=decision.producer_epoch)
+        producer_id, producer_epoch = decision.holder
+        response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
+        if decision.kept:
+            response.ongoing_txn_producer_id = decision.producer_id
+            response.ongoing_txn_producer_epoch = decision.producer_epoch
         return Effects(records=[self._record(decision)], replies=[Reply(token, response)])
 
     def add_partitions(
@@ -119,8 +122,9 @@ class TransactionCoordinator:
             return _reply(token, ErrorCode.INVALID_REQUEST)
         if transaction is None:
             return _reply(token, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        most_timeout_ms = NO_TIMEOUT_MS if self.config.two_phase_commit else self.config.max_timeout_ms
         decision = decisions.add_partitions(
-            transaction, producer_id, producer_epoch, frozenset(partitions), client_version, now_ms
+            transaction, producer_id, producer_epoch, frozenset(partitions), client_version, most_timeout_ms, now_ms
         )
         if isinstance(decision, ErrorCode):
             return _reply(token, decision)
@@ -170,8 +174,8 @@ class TransactionCoordinator:
             return ErrorCode.INVALID_REQUEST
         if request.enable2_pc and not self.config.two_phase_commit:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if request.keep_prepared_txn:
-            return ErrorCode.UNSUPPORTED_VERSION
+        if request.keep_prepared_txn and self.config.transaction_version < 2:
+            return ErrorCode.UNSUPPORTED_VERSION  # before version 2, no response to EndTxn has the next epoch
         if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= self.config.max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
@@ -179,6 +183,9 @@ class TransactionCoordinator:
         try:
             if transaction is None:
                 return _created(transactional_id, self._producer_ids.take(), timeout_ms, now_ms)
+            named = expected is not None  # a session that names no producer begins also if there is nothing to keep
+            if request.keep_prepared_txn and (named or transaction.state is TransactionState.ONGOING):
+                return decisions.keep(transaction, expected, timeout_ms, self._producer_ids.take, now_ms)
             decision = decisions.init_producer_id(
                 transaction,
                 expected,

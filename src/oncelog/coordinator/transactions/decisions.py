@@ -1,6 +1,7 @@
 """Decide what each request does to a transaction. A function returns the next state, or the error code of the response.
 
-Source: `TransactionCoordinator` of Kafka 4.3.1. Clients rely on its order of checks. Deliberate differences:
+Source: `TransactionCoordinator` of Kafka 4.3.1; KIP-939 for sessions that keep a transaction. Clients rely on the order
+of checks. Deliberate differences:
 
 - InitProducerId with a stale epoch never aborts the transaction of the producer's successor;
 - if the coordinator has aborted a transaction of version 2, a late commit is PRODUCER_FENCED (KAFKA-20785);
@@ -15,7 +16,6 @@ from enum import Enum, auto
 from oncelog.coordinator.transactions.metadata import (
     MAX_EPOCH,
     NO_EPOCH,
-    NO_PRODUCER_ID,
     TransactionMetadata,
     TransactionState,
     epoch_exhausted,
@@ -52,7 +52,7 @@ def init_producer_id(
     if expected is not None and not _matches_producer(transaction, expected):
         return ErrorCode.PRODUCER_FENCED
     if transaction.state is _S.ONGOING:
-        if expected is not None and expected != (transaction.producer_id, transaction.producer_epoch):
+        if expected not in (None, transaction.holder):
             return ErrorCode.PRODUCER_FENCED
         return fencing_abort(transaction, take, transaction_version, now_ms)
     epoch = transaction.producer_epoch
@@ -67,9 +67,29 @@ def init_producer_id(
 
 def _matches_producer(transaction: TransactionMetadata, expected: tuple[int, int]) -> bool:
     producer_id, epoch = expected
-    return producer_id == transaction.producer_id or (
+    return producer_id == transaction.holder[0] or (
         producer_id == transaction.previous_producer_id and epoch_exhausted(epoch)
     )
+
+
+def keep(
+    transaction: TransactionMetadata,
+    expected: tuple[int, int] | None,
+    timeout_ms: int,
+    take: TakeProducerId,
+    now_ms: int,
+) -> Decision:
+    """Start a new session that keeps the open transaction, to end it (KIP-939).
+
+    The session's producer has a later epoch, so that the former one is fenced: it can neither end the transaction nor
+    add to it. `expected` is None, or the producer whose transaction the client wants to keep: the transaction's own, or
+    that of the current session.
+    """
+    if transaction.state is not _S.ONGOING:
+        return ErrorCode.INVALID_TXN_STATE
+    if expected not in (None, transaction.holder, transaction.producer):
+        return ErrorCode.PRODUCER_FENCED
+    return transaction.keep(_next_producer(transaction.holder, take), timeout_ms, now_ms)
 
 
 def epoch_before_completion(transaction: TransactionMetadata) -> int:
@@ -83,13 +103,24 @@ def fencing_abort(
     transaction: TransactionMetadata, take: TakeProducerId, transaction_version: int, now_ms: int
 ) -> TransactionMetadata:
     """Abort an open transaction after its timeout, or for a new session."""
-    if transaction_version < 2:
-        return transaction.prepare_fencing_abort(0, NO_PRODUCER_ID, now_ms)
-    return transaction.prepare_fencing_abort(2, _successor(transaction, take), now_ms)
+    version = 2 if transaction_version >= 2 else 0
+    return transaction.prepare_fencing_abort(version, _successor(transaction, version, take), now_ms)
 
 
-def _successor(transaction: TransactionMetadata, take: TakeProducerId) -> int:
-    return take() if epoch_exhausted(transaction.producer_epoch) else NO_PRODUCER_ID
+def _successor(transaction: TransactionMetadata, version: int, take: TakeProducerId) -> tuple[int, int] | None:
+    """Return the producer of the transaction after this one, or None if it is the one in the markers.
+
+    Before version 2, the end of a transaction changes no producer id. InitProducerId does.
+    """
+    if transaction.kept:
+        return _next_producer(transaction.holder, take)
+    rotates = version >= 2 and epoch_exhausted(transaction.producer_epoch)
+    return (take(), NO_EPOCH) if rotates else None
+
+
+def _next_producer(holder: tuple[int, int], take: TakeProducerId) -> tuple[int, int]:
+    producer_id, epoch = holder
+    return (take(), 0) if epoch_exhausted(epoch) else (producer_id, epoch + 1)
 
 
 # -- AddPartitionsToTxn, AddOffsetsToTxn -----------------------------------------------------------------------------
@@ -101,38 +132,46 @@ def add_partitions(
     epoch: int,
     partitions: frozenset[TopicPartition],
     client_version: int,
+    most_timeout_ms: int,
     now_ms: int,
 ) -> Decision:
     """Add partitions. Return NONE if the transaction has all of them already."""
     if transaction.prepared:
         # Check this first: a client of version 2 may already use the producer id that is valid after completion.
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if transaction.producer_id != producer_id:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if transaction.producer_epoch != epoch:
-        return ErrorCode.PRODUCER_FENCED
+    error = _mapping_error(transaction, producer_id, epoch)
+    if error is not ErrorCode.NONE:
+        return error
+    if transaction.kept:
+        return ErrorCode.INVALID_TXN_STATE
     if transaction.state is _S.ONGOING and partitions <= transaction.partitions:
         return ErrorCode.NONE
-    return transaction.with_partitions(partitions, client_version, now_ms)
+    return transaction.with_partitions(partitions, client_version, most_timeout_ms, now_ms)
 
 
 def verify_partitions(
     transaction: TransactionMetadata, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     """Return NONE for each partition of the open transaction, and an error for each other one."""
-    error = ErrorCode.NONE
-    if transaction.producer_id != producer_id:
-        error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    elif transaction.producer_epoch != epoch:
-        error = ErrorCode.PRODUCER_FENCED
-    elif transaction.prepared:
+    error = _mapping_error(transaction, producer_id, epoch)
+    if error is ErrorCode.NONE and transaction.prepared:
         error = ErrorCode.CONCURRENT_TRANSACTIONS
+    elif error is ErrorCode.NONE and transaction.kept:
+        error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
         return dict.fromkeys(partitions, error)
     return {
         partition: ErrorCode.NONE if partition in transaction.partitions else ErrorCode.TRANSACTION_ABORTABLE
         for partition in partitions
     }
+
+
+def _mapping_error(transaction: TransactionMetadata, producer_id: int, epoch: int) -> ErrorCode:
+    """Return NONE for the producer of the current session."""
+    if (producer_id, epoch) == transaction.holder:
+        return ErrorCode.NONE
+    known = producer_id in (transaction.producer_id, transaction.holder[0])
+    return ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 # -- EndTxn ----------------------------------------------------------------------------------------------------------
@@ -184,14 +223,13 @@ def end_transaction_1(
     transaction: TransactionMetadata, producer_id: int, epoch: int, commit: bool, now_ms: int
 ) -> Decision:
     """Apply EndTxn of a client of version 0 or 1. Return NONE if the transaction has ended this way already."""
-    if transaction.producer_id != producer_id:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if transaction.producer_epoch != epoch:
-        return ErrorCode.PRODUCER_FENCED
+    error = _mapping_error(transaction, producer_id, epoch)
+    if error is not ErrorCode.NONE:
+        return error
     if transaction.prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    error = _END_1[transaction.state, commit]
-    return transaction.prepare(commit, 0, NO_PRODUCER_ID, now_ms) if error is _PREPARE else error
+    answer = _END_1[transaction.state, commit]
+    return transaction.prepare(commit, 0, None, now_ms) if answer is _PREPARE else answer
 
 
 def end_transaction_2(
@@ -209,20 +247,19 @@ def end_transaction_2(
     if transaction.prepared:
         # Check this first: the client may already use the producer id that is valid after completion.
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    overflowed = (
-        transaction.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and transaction.producer_epoch == 0
-    )
-    if transaction.producer_id != producer_id and not overflowed:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    holder_id, holder_epoch = transaction.holder
+    overflowed = transaction.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and holder_epoch == 0
     # Before version 2, EndTxn does not change the epoch. Then the previous epoch is not one of this transaction.
-    retry = transaction.client_version >= 2 and (overflowed or transaction.producer_epoch == epoch + 1)
-    if not retry and transaction.producer_epoch != epoch:
-        return ErrorCode.PRODUCER_FENCED
+    retry = transaction.client_version >= 2 and (overflowed or (holder_id, holder_epoch) == (producer_id, epoch + 1))
+    if not retry:
+        error = ErrorCode.PRODUCER_FENCED if overflowed else _mapping_error(transaction, producer_id, epoch)
+        if error is not ErrorCode.NONE:
+            return error
     request = _Request.RETRY if retry else _Request.CURRENT
-    error = _END_2.get((transaction.state, request, commit), ErrorCode.PRODUCER_FENCED)
-    if error is not _PREPARE:
-        return error
-    return transaction.prepare(commit, 2, _successor(transaction, take), now_ms)
+    answer = _END_2.get((transaction.state, request, commit), ErrorCode.PRODUCER_FENCED)
+    if answer is not _PREPARE:
+        return answer
+    return transaction.prepare(commit, 2, _successor(transaction, 2, take), now_ms)
 
 
 # -- WriteTxnMarkers -------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ Empty ---------> Ongoing ---> PrepareCommit ---> CompleteCommit
   +--(version 2)--------------^   ^---(version 2)---+ from either Complete state
 ```
 
-A completed transaction becomes Empty (InitProducerId) or Ongoing (the next transaction). Dead and PrepareEpochFence are
+A completed transaction becomes Empty (InitProducerId) or Ongoing (the next transaction). A new session may keep an open
+transaction (KIP-939): it stays Ongoing, and only the new session can end it. Dead and PrepareEpochFence are
 Kafka's transient states. Tools know them, but no record has them, and oncelog's coordinators never enter them.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from oncelog.protocol.messages.init_producer_id import NO_TIMEOUT_MS
 from oncelog.protocol.topics import TopicPartition
 
 
@@ -74,9 +76,6 @@ NO_EPOCH = -1
 MAX_EPOCH = 2**15 - 1
 """The last epoch. No client gets it, because it is reserved for fencing."""
 
-NO_TIMEOUT_MS = 2**31 - 1
-"""The timeout of a two-phase-commit transaction, which has none (KIP-939)."""
-
 
 class IllegalTransitionError(RuntimeError):
     """A record that no step produces: a bug in the coordinator."""
@@ -92,8 +91,12 @@ class TransactionMetadata:
     """The state of one transactional id. Times are in ms.
 
     `start_ms` is -1 until the first partition is added. `client_version` is the client's transaction.version.
-    `previous_producer_id` is the producer id before the last step. If the epochs of a producer id are used up,
-    `next_producer_id` replaces it when the prepared transaction completes; otherwise it is -1.
+    `previous_producer_id` is the producer id before the last step. In a prepared or completed transaction, it is that
+    of the session that ended it.
+
+    `next_producer_id` and `next_producer_epoch` are, in Ongoing, the producer of the session that has kept the
+    transaction. In a prepared state, they are the producer of the next transaction. The id is -1 if it stays the same.
+    An id without an epoch begins at epoch 0, as in Kafka's records. The markers carry the transaction's own producer.
     """
 
     transactional_id: str
@@ -107,6 +110,29 @@ class TransactionMetadata:
     client_version: int = 0
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_EPOCH
+
+    @property
+    def kept(self) -> bool:
+        """Return whether a later session than the transaction's own has kept it, and has to end it."""
+        return self.state is TransactionState.ONGOING and self.has_next_epoch
+
+    @property
+    def has_next_epoch(self) -> bool:
+        """Return whether a session has kept the open transaction, or had kept it when its outcome was decided."""
+        return self.next_producer_epoch != NO_EPOCH
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Return the (producer id, epoch) of the transaction itself."""
+        return self.producer_id, self.producer_epoch
+
+    @property
+    def holder(self) -> tuple[int, int]:
+        """Return the (producer id, epoch) of the current session. Only this producer may end the transaction."""
+        if self.kept:
+            return self.next_producer_id, self.next_producer_epoch
+        return self.producer
 
     @property
     def prepared(self) -> bool:
@@ -154,48 +180,83 @@ class TransactionMetadata:
         return replace(self.with_new_epoch(0, timeout_ms, now_ms), producer_id=producer_id)
 
     def with_partitions(
-        self, added: frozenset[TopicPartition], client_version: int, now_ms: int
+        self, added: frozenset[TopicPartition], client_version: int, most_timeout_ms: int, now_ms: int
     ) -> TransactionMetadata:
-        """Add partitions. The first one starts the transaction and its timeout."""
+        """Add partitions. The first one starts the transaction and its timeout.
+
+        A session may have no timeout because it has kept a transaction that has none. If it may begin no such
+        transaction itself, `most_timeout_ms` applies.
+        """
+        starts = self.state is not TransactionState.ONGOING
         return self._next(
+            timeout_ms=most_timeout_ms if starts and self.timeout_ms == NO_TIMEOUT_MS else self.timeout_ms,
             state=TransactionState.ONGOING,
             partitions=self.partitions | added,
-            start_ms=self.start_ms if self.state is TransactionState.ONGOING else now_ms,
+            start_ms=now_ms if starts else self.start_ms,
             last_update_ms=now_ms,
             client_version=client_version,
         )
 
-    def prepare(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionMetadata:
+    def keep(self, holder: tuple[int, int], timeout_ms: int, now_ms: int) -> TransactionMetadata:
+        """Apply InitProducerId that keeps the open transaction. `holder` is the new session's producer.
+
+        The longer of the two timeouts applies, because a shorter one would abort the transaction.
+        """
+        return self._next(
+            next_producer_id=holder[0],
+            next_producer_epoch=holder[1],
+            timeout_ms=max(self.timeout_ms, timeout_ms),
+            last_update_ms=now_ms,
+        )
+
+    def prepare(
+        self, commit: bool, client_version: int, successor: tuple[int, int] | None, now_ms: int
+    ) -> TransactionMetadata:
         """Decide the outcome of a transaction. In version 2, an abort is legal without an open transaction.
 
         Version 2 increments the epoch, so that no late request of this transaction reaches the next one. `MAX_EPOCH`,
-        which no client has, stays as it is, and the abort succeeds.
+        which no client has, stays as it is, and the abort succeeds. `successor` is the (next producer id, next epoch),
+        None to leave them as they are.
         """
         epoch = self.producer_epoch
         if client_version >= 2:
             epoch = min(epoch + 1, MAX_EPOCH)
-        return self._next(
+        next_producer_id, next_epoch = successor or (self.next_producer_id, self.next_producer_epoch)
+        return replace(
+            self,
             state=PREPARE_FOR[commit],
             producer_epoch=epoch,
+            # EndTxn recognizes a retry by the producer id of the session that has ended the transaction.
+            previous_producer_id=self.holder[0],
             next_producer_id=next_producer_id,
+            next_producer_epoch=next_epoch,
             start_ms=self.start_ms if self.state is TransactionState.ONGOING else now_ms,
             last_update_ms=now_ms,
             client_version=client_version,
         )
 
-    def prepare_fencing_abort(self, client_version: int, next_producer_id: int, now_ms: int) -> TransactionMetadata:
+    def prepare_fencing_abort(
+        self, client_version: int, successor: tuple[int, int] | None, now_ms: int
+    ) -> TransactionMetadata:
         """Decide the coordinator's own abort. It increments the epoch in each version, which fences the producer."""
         epoch = min(self.producer_epoch + 1, MAX_EPOCH)
-        return replace(self.prepare(False, client_version, next_producer_id, now_ms), producer_epoch=epoch)
+        return replace(self.prepare(False, client_version, successor, now_ms), producer_epoch=epoch)
 
     def complete(self, now_ms: int) -> TransactionMetadata:
         """Complete the prepared transaction, after all its markers were written."""
-        rotate = self.client_version >= 2 and self.next_producer_id != NO_PRODUCER_ID
-        return self._next(
+        producer_id, epoch = self.producer
+        unknown = self.previous_producer_id == NO_PRODUCER_ID
+        if self.next_producer_id != NO_PRODUCER_ID:
+            producer_id, epoch = self.next_producer_id, max(self.next_producer_epoch, 0)
+        return replace(
+            self,
             state=COMPLETE_FOR[self.commits],
-            producer_id=self.next_producer_id if rotate else self.producer_id,
-            producer_epoch=0 if rotate else self.producer_epoch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            # Apache Kafka's prepared records may lack it.
+            previous_producer_id=self.producer_id if unknown else self.previous_producer_id,
             next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_EPOCH,
             partitions=frozenset(),
             last_update_ms=now_ms,
         )
@@ -208,10 +269,13 @@ def check_transition(old: TransactionMetadata, new: TransactionMetadata) -> None
     """Raise IllegalTransitionError unless one step leads from `old` to `new` (Kafka's `completeTransitionTo`)."""
     for holds, rule in (
         (old.state in PREVIOUS_STATES[new.state], "no transition leads to this state"),
-        (new.previous_producer_id in (old.producer_id, NO_PRODUCER_ID), "the previous producer id is wrong"),
+        (
+            new.previous_producer_id in (old.producer_id, old.holder[0], old.previous_producer_id, NO_PRODUCER_ID),
+            "the previous producer id is wrong",
+        ),
         (_epoch_follows(old, new), "the epoch is not the expected one"),
         (_partitions_follow(old, new), "the partitions are not the expected ones"),
-        (new.state is TransactionState.EMPTY or new.timeout_ms == old.timeout_ms, "the timeout changed"),
+        (_timeout_follows(old, new), "the timeout changed"),
         ((new.start_ms == -1) is (new.state is TransactionState.EMPTY), "the start time is missing or wrong"),
     ):
         if not holds:
@@ -225,14 +289,28 @@ def _epoch_follows(old: TransactionMetadata, new: TransactionMetadata) -> bool:
     if new.state is TransactionState.EMPTY:
         return (same_id and bump in (0, 1)) or rotated
     if new.state in COMPLETED:
+        if old.has_next_epoch:
+            return new.holder == (old.next_producer_id, old.next_producer_epoch)
         return (same_id and bump == 0) or (rotated and new.producer_id == old.next_producer_id)
     if new.state in PREPARED:
         broken = old.producer_epoch == MAX_EPOCH and bump == 0
         return same_id and (bump == 1 or (bump == 0 and (new.client_version < 2 or broken)))
-    return same_id and bump == 0
+    return same_id and bump == 0 and (new.holder == old.holder or _is_next(old.holder, new.holder))
+
+
+def _is_next(old: tuple[int, int], new: tuple[int, int]) -> bool:
+    """Return whether a session with the producer `new` may follow one with `old`."""
+    return new == (old[0], old[1] + 1) or (new[0] != old[0] and new[1] == 0)
 
 
 def _partitions_follow(old: TransactionMetadata, new: TransactionMetadata) -> bool:
     if new.state is TransactionState.ONGOING:
-        return new.partitions >= old.partitions
+        return new.partitions == old.partitions if new.kept else new.partitions >= old.partitions
     return new.partitions == (old.partitions if new.state in PREPARED else frozenset())
+
+
+def _timeout_follows(old: TransactionMetadata, new: TransactionMetadata) -> bool:
+    if new.state is TransactionState.EMPTY or new.timeout_ms == old.timeout_ms:
+        return True
+    begins = new.state is TransactionState.ONGOING and old.state is not TransactionState.ONGOING
+    return new.timeout_ms > old.timeout_ms if new.kept else begins and old.timeout_ms == NO_TIMEOUT_MS

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from operator import attrgetter
 
-from oncelog.coordinator.patterns import Pattern
+from oncelog.coordinator import patterns
 from oncelog.coordinator.transactions.metadata import STATES_BY_TEXT, TransactionMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions, list_transactions
-
-TURN_STEPS = 256
-"""Characters that are matched against a pattern without a pause: some 20 ms with the worst pattern."""
 
 
 def selected(
@@ -35,20 +33,7 @@ def matching(transactions: Iterable[TransactionMetadata], text: str) -> Iterator
 
     Raises INVALID_REGULAR_EXPRESSION.
     """
-    pattern = Pattern(text)
-    steps = 0
-    for transaction in transactions:
-        name = transaction.transactional_id
-        state = pattern.start
-        for begin in range(0, len(name), TURN_STEPS):
-            part = name[begin : begin + TURN_STEPS]
-            state = pattern.advance(state, part)
-            steps += len(part)
-            if steps >= TURN_STEPS:
-                steps = 0
-                yield None
-        if pattern.accepts(state):
-            yield transaction
+    return patterns.matching(patterns.Pattern(text), transactions, attrgetter("transactional_id"))
 
 
 def list_response(

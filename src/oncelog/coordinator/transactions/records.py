@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.transactions.metadata import TransactionMetadata, TransactionState
+from oncelog.coordinator.transactions.metadata import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    PREPARED,
+    TransactionMetadata,
+    TransactionState,
+)
 from oncelog.protocol.messages.transaction_log import (
     PartitionsSchema,
     TransactionLogKey,
@@ -14,13 +20,14 @@ from oncelog.protocol.schema import read_version
 KEY_VERSION = 0
 
 
-def value_version(transaction_version: int, client_version: int = 0) -> int:
+def _value_version(transaction: TransactionMetadata, transaction_version: int) -> int:
     """Return the version of the layout. Version 1, since transaction.version 1, has tagged fields.
 
-    After a downgrade to 0, a client with old metadata may still end a transaction in version 2. The coordinator needs
-    the tagged fields to complete it, and to recognize a retry, after a failover.
+    After a downgrade to 0, a client with old metadata may still end a transaction in version 2, and a session may have
+    to end one that it has kept. The coordinator needs the tagged fields to complete it, and to recognize a retry, after
+    a failover.
     """
-    return 1 if transaction_version >= 1 or client_version >= 2 else 0
+    return 1 if transaction_version >= 1 or transaction.client_version >= 2 or transaction.has_next_epoch else 0
 
 
 def transaction_record(transaction: TransactionMetadata, transaction_version: int) -> CoordinatorRecord:
@@ -29,7 +36,7 @@ def transaction_record(transaction: TransactionMetadata, transaction_version: in
     if transaction.state is not TransactionState.EMPTY:
         by_topic = transaction.indexes_by_topic()
         partitions = [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic.items()]
-    version = value_version(transaction_version, transaction.client_version)
+    version = _value_version(transaction, transaction_version)
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
@@ -43,6 +50,7 @@ def transaction_record(transaction: TransactionMetadata, transaction_version: in
         value.client_transaction_version = transaction.client_version
         value.previous_producer_id = transaction.previous_producer_id
         value.next_producer_id = transaction.next_producer_id
+        value.next_producer_epoch = transaction.next_producer_epoch
     return CoordinatorRecord(_key(transaction.transactional_id), KEY_VERSION, value, version)
 
 
@@ -52,13 +60,17 @@ def tombstone(transactional_id: str) -> CoordinatorRecord:
 
 
 def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> TransactionMetadata:
-    """Return the transaction in a record."""
+    """Return the transaction in a record. Ignore the next producer unless the transaction is open or prepared."""
+    state = TransactionState(value.transaction_status)
+    next_producer = value.next_producer_id, value.next_producer_epoch
+    if next_producer[0] == NO_PRODUCER_ID or not (state in PREPARED or state is TransactionState.ONGOING):
+        next_producer = NO_PRODUCER_ID, NO_EPOCH
     return TransactionMetadata(
         transactional_id=key.transactional_id,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,
-        state=TransactionState(value.transaction_status),
+        state=state,
         partitions=frozenset(
             (partitions.topic, index)
             for partitions in value.transaction_partitions or ()
@@ -68,7 +80,8 @@ def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> Transa
         last_update_ms=value.transaction_last_update_timestamp_ms,
         client_version=value.client_transaction_version,
         previous_producer_id=value.previous_producer_id,
-        next_producer_id=value.next_producer_id,
+        next_producer_id=next_producer[0],
+        next_producer_epoch=next_producer[1],
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from oncelog.protocol.schema import Message, boolean, int16, int32, int64, string
 
+NO_TIMEOUT_MS = 2**31 - 1
+"""The timeout of a transaction with two-phase commit, which has none (KIP-939)."""
+
 
 class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible=2):
     """The request."""

@@ -7,10 +7,11 @@ and `GroupCoordinatorRecordHelpers`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
+from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.classic.member import Member, Protocols
@@ -200,6 +201,11 @@ class ClassicGroup:
         self.previous_state = self.state
         self.state = state
         self.state_timestamp_ms = now_ms
+
+    @property
+    def has_moved(self) -> bool:
+        """Return whether the group has just moved from the consumer protocol: its first record has no time."""
+        return self.state is GroupState.STABLE and self.state_timestamp_ms == NO_TIMESTAMP
 
     @property
     def can_rebalance(self) -> bool:
@@ -395,7 +401,7 @@ class ClassicGroup:
             message = f"group {self.group_id!r} is rebalancing: its leader has not sent the assignment yet"
             raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, message)
 
-    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> None:
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest, id_of: Callable[[str], UUID | None]) -> None:
         """Raise ProtocolError for a member of a former generation (KIP-447). Old producers do not send a generation."""
         is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
         if is_member and not (request.generation_id < 0 and self.is_empty):

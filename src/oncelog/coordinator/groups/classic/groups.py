@@ -13,7 +13,7 @@ from oncelog.coordinator.groups.classic.queries import described, unknown
 from oncelog.coordinator.groups.group import Layouts
 from oncelog.coordinator.groups.registry import Registry
 from oncelog.coordinator.timers import Now
-from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_groups import DescribedGroup
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -25,8 +25,8 @@ from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 class ClassicGroups:
     """Handle the requests of the classic protocol. Each becomes a `GroupOperation`, which `membership` carries out.
 
-    If a group is of another kind, the requests do not find it, so their error is UNKNOWN_MEMBER_ID. JoinGroup would
-    create a group, so its error is INCONSISTENT_GROUP_PROTOCOL. Source: Kafka's `GroupMetadataManager`.
+    An empty group of another kind becomes a classic group with its first member. The other requests do not find it, so
+    their error is UNKNOWN_MEMBER_ID. Source: Kafka's `GroupMetadataManager`.
     """
 
     name = ClassicGroup.KIND
@@ -42,18 +42,22 @@ class ClassicGroups:
     ) -> Effects:
         """Handle JoinGroup. The reply often waits for other members, or for the initial rebalance delay."""
         joining = Joining(request, version, client_id, client_host, token)
-        config = self._registry.config
-        if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
-            return Effects(replies=[joining.refusal(ErrorCode.INVALID_SESSION_TIMEOUT)])
-        if self._is_of_another_kind(request.group_id):
-            return Effects(replies=[joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")])
+        try:
+            joining.check_session_timeout(self._registry.config)
+        except ProtocolError as error:
+            return Effects(replies=[joining.refusal(error.code)])
         group = self._find(request.group_id)
+        other = self._registry.groups.get(request.group_id) if group is None else None
+        if other is not None and not other.is_empty:
+            return Effects(replies=[joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")])
         is_new_group = group is None
         if group is None:
             if request.member_id:
                 return Effects(replies=[joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID)])
             group = self._registry.add(ClassicGroup(request.group_id, now.wall_ms))
         operation = self._operation(group, now)
+        if other is not None:
+            operation.effects.records += other.tombstones()
         membership.join(operation, joining)
         if is_new_group:
             operation.write(group.new_record())
@@ -97,7 +101,10 @@ class ClassicGroups:
     def replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         """Apply a record: a group's newest generation, or its deletion."""
         if value is not None:
+            is_new = self._find(key.group) is None
             self.find_or_create(key.group).apply(value)
+            if is_new:
+                self._registry.wake_new(key.group)
             return
         group = self._registry.drop(key.group, ClassicGroup)
         if group is not None:
@@ -108,15 +115,21 @@ class ClassicGroups:
         return self._find(group_id) or self._registry.add(ClassicGroup(group_id))
 
     def loaded(self, group: ClassicGroup, effects: Effects, now: Now) -> None:
-        """Start the members' sessions. Rebalance a group that exceeds the size limit, which may have changed."""
+        """Start the members' sessions. Rebalance a group that exceeds the size limit, which may have changed.
+
+        A group that has just moved from the consumer protocol rebalances, too.
+        """
         operation = GroupOperation(self._registry, group, effects, now)
         for member in group.members.values():
             operation.touch_session(member)
-        if len(group.members) > self._registry.config.max_size and group.state is GroupState.STABLE:
+        is_too_large = len(group.members) > self._registry.config.max_size
+        if group.has_moved or (group.state is GroupState.STABLE and is_too_large):
             operation.prepare_rebalance()
 
     def tick(self, group: ClassicGroup, effects: Effects, now: Now) -> None:
         """End the join or sync phase, and expire members and their ids."""
+        if group.has_moved or any(member.due_ms is None for member in group.members.values()):
+            self.loaded(group, effects, now)
         GroupOperation(self._registry, group, effects, now).tick()
 
     def committed_by(self, group: ClassicGroup, member_id: str, now: Now) -> None:

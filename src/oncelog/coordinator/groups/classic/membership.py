@@ -12,6 +12,7 @@ from oncelog.coordinator.effects import Reply
 from oncelog.coordinator.groups.classic.group import ClassicGroup, GroupState
 from oncelog.coordinator.groups.classic.member import Member, Protocols
 from oncelog.coordinator.groups.classic.operation import GroupOperation, join_response, joined_members, sync_response
+from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -53,6 +54,13 @@ class Joining:
         if self.version < _REBALANCE_TIMEOUT_SINCE:
             return self.request.session_timeout_ms
         return self.request.rebalance_timeout_ms
+
+    def check_session_timeout(self, config: GroupConfig) -> None:
+        """Raise INVALID_SESSION_TIMEOUT unless the session timeout is within the broker's limits."""
+        least_ms, most_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
+        if not least_ms <= self.request.session_timeout_ms <= most_ms:
+            message = f"the session timeout must be {least_ms} to {most_ms} ms"
+            raise ProtocolError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
 
     def member(self, member_id: str) -> Member:
         """Create the member that joins."""
