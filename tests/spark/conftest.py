@@ -13,6 +13,7 @@ import oncelog.spark
 from oncelog.spark import faults
 from oncelog.spark.java import ensure_java
 from support.fixtures import apache_kafka, name, own_server, server, start_server, vary_servers
+from support.schema_registry import FakeRegistry, fake_registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +23,13 @@ __all__ = ["apache_kafka", "name", "own_server", "server", "start_server"]
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     vary_servers(metafunc, "oncelog")
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    """Return a schema registry that runs."""
+    with fake_registry() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,7 @@ class Case(NamedTuple):
     untouched: bool = False
     part_bytes: int = SINK.part_bytes
     copy: int = OWN
+    two_phase: bool = False
 
 
 def identified(*queries: Query, by: str = ID) -> tuple[Query, ...]:
@@ -190,6 +191,9 @@ CASES = {
     "a write without a name after a query": Case({"other": 1}, queries=(QUERY, *WRITES), begin="commit"),
     "a query after a write without a name": Case({"other": 1}, queries=(WRITES[0], QUERY), begin="commit"),
     "loss accepted": Case({"accept": 1, "lose": 1}),
+    "two-phase commit, a driver that is away": Case({"timeout": 1, "late": 2, "slow": 1}, two_phase=True),
+    "two-phase commit, a zombie driver": Case({"late": 1, "driver": 1}, begin="commit", two_phase=True),
+    "two-phase commit, twins and late copies": Case({"late": 1, "twin": 1, "dup": 1}, two_phase=True, deep=True),
     "loss accepted after a timeout": Case({"accept": 1, "late": 1}, begin="commit"),
     "moved at any time, two drivers": Case({"move": 1, "driver": 1}, split=2, deep=True),
     "not listed at any time, two drivers": Case({"hide": 1, "driver": 1}, deep=True),
@@ -269,7 +273,7 @@ def test_worlds_of_every_kind(name: str, new: bool) -> None:
     case = CASES[name]
     limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries, case.untouched, case.copy)
     cluster = Cluster(new=new, max_epoch=case.max_epoch, first_epoch=case.first_epoch, apart=case.apart)
-    sink = replace(SINK, last_epoch=case.max_epoch, part_bytes=case.part_bytes)
+    sink = replace(SINK, last_epoch=case.max_epoch, part_bytes=case.part_bytes, two_phase=case.two_phase)
     report = Explorer(cluster, replace(limits, states=MOST_STATES), sink=sink).run(recover_every=case.every)
     print(f"{name}: {report}, {report.recoveries:,} recoveries")
     assert report.complete or case.deep
@@ -305,7 +309,7 @@ def test_rows_of_a_lost_abort_marker_are_found_at_the_commit(new: bool) -> None:
 
 def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untyped-def]
     sink = SINK if mutant.targets else Sink(SINK.prefix, SINK.decision)
-    sink = replace(sink, last_epoch=mutant.max_epoch, part_bytes=mutant.part_bytes)
+    sink = replace(sink, last_epoch=mutant.max_epoch, part_bytes=mutant.part_bytes, two_phase=mutant.two_phase)
     limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries, mutant.untouched)
     limits = replace(limits, copy=mutant.copy)
     cluster = Cluster(new=new, max_epoch=mutant.max_epoch, first_epoch=mutant.first_epoch)

@@ -15,7 +15,7 @@ from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
 
-MOST = {"plan": 17, "task": 11, "commit": 20}
+MOST = {"plan": 18, "task": 11, "commit": 20}
 """Requests of each process without disturbances, including ApiVersions and Metadata."""
 
 DRIVER = """

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         DataSourceStreamWriter,
         DataSourceWriter,
     )
+    from pyspark.sql.types import StructType
+
+    from oncelog.spark.formats.options import TypedOptions
 
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key:string,value:binary>>"
@@ -34,21 +37,33 @@ class OncelogDataSource(DataSource):
     Readers and writers are imported when Spark calls for them, because the process that commits needs no pyarrow.
     """
 
+    _typed: TypedOptions | None = None
+    """The schemas of typed keys and values that `schema` has found. Spark pickles this object after that call."""
+
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
         return "oncelog"
 
     @translate_errors
-    def schema(self) -> str:
-        """Return the connector's columns, with `headers` if option includeHeaders is set.
+    def schema(self) -> StructType | str:
+        """Return the connector's columns, with `headers` if option includeHeaders is set, and typed ones with formats.
 
         Spark calls this at `load()`, and never for a write, so it checks the options of a read.
         """
         from oncelog.spark.reading.source import check_source
 
         _reject_table(self.options, creating="provider" in self.options)
-        return f"{SCHEMA}, {HEADERS}" if check_source(self.options).include_headers else SCHEMA
+        options = check_source(self.options)
+        if options.typed.formats:
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            from oncelog.spark.formats.columns import TypedColumns
+
+            self._typed = options.typed.resolved(options.subscription.names)
+            columns = TypedColumns(self._typed, headers=options.include_headers)
+            return from_arrow_schema(columns.schema, prefer_timestamp_ntz=True)
+        return f"{SCHEMA}, {HEADERS}" if options.include_headers else SCHEMA
 
     @translate_errors
     def reader(self, schema: Any) -> DataSourceReader:
@@ -56,7 +71,7 @@ class OncelogDataSource(DataSource):
         from oncelog.spark.reading.batch import BatchSource
 
         _reject_table(self.options)
-        return BatchSource(dict(self.options))
+        return BatchSource(dict(self.options), self._typed)
 
     @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
@@ -64,10 +79,10 @@ class OncelogDataSource(DataSource):
         if not LIMITS:
             from oncelog.spark.reading.older_stream import OlderStreamSource
 
-            return OlderStreamSource(dict(self.options))
+            return OlderStreamSource(dict(self.options), self._typed)
         from oncelog.spark.reading.stream import StreamSource
 
-        return StreamSource(dict(self.options))
+        return StreamSource(dict(self.options), self._typed)
 
     @translate_errors
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:

@@ -174,6 +174,11 @@ def last_epoch_used(state: Any) -> Any:
     return (yield from task.begin_transaction(replace(state, sink=replace(state.sink, last_epoch=2**15))))
 
 
+def begin_with_timeout(state: Any) -> Any:
+    """K2 without two-phase commit."""
+    return (yield from task.begin_transaction(replace(state, sink=replace(state.sink, two_phase=False))))
+
+
 def keep_producer_id(state: Any) -> Any:
     """P3 takes only the epoch from EndTxn's answer."""
     former = state.driver

@@ -29,7 +29,8 @@ class Faults(Moves):
             if kind == "":
                 yield label, world.at(kafka)
             elif (spent := self._spend(world, kind)) is not None:
-                after = spent._replace(kafka=kafka, late=world.late or kind == "late")
+                torn = kind == "late" and not self.sink.two_phase
+                after = spent._replace(kafka=kafka, late=world.late or torn)
                 yield label, after if copy is None else self._fly(after, copy)
 
     def _past_check(self, world: World) -> bool:

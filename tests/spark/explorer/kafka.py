@@ -48,6 +48,8 @@ class Txn(NamedTuple):
     generation: int = 0
     whole: tuple[int, ...] = ()
     rotate: bool = False
+    two_phase: bool = False
+    """Whether it has no timeout."""
 
 
 class Entry(NamedTuple):
@@ -277,9 +279,9 @@ class Cluster:
             return [Step(self.abort(kafka, o.id), None, "fencing")]
         if txn.epoch >= self.max_epoch:
             generation = txn.generation + 1
-            txn = Txn(self.pids(o.id, generation), 0, EMPTY, (), generation)
+            txn = Txn(self.pids(o.id, generation), 0, EMPTY, (), generation, two_phase=o.two_phase)
         else:
-            txn = Txn(txn.pid, txn.epoch + 1, EMPTY, (), txn.generation)
+            txn = Txn(txn.pid, txn.epoch + 1, EMPTY, (), txn.generation, two_phase=o.two_phase)
         return [Step(_with(kafka, o.id, txn), Owner(o.id, txn.pid, txn.epoch))]
 
     def abort(self, kafka: Kafka, name: str) -> Kafka:

@@ -266,7 +266,7 @@ class Moves:
                 ("dup", f"{what}, and a copy stays on its way", delivered, copy),
             ]
         for name, txn in kafka.txns:
-            if txn.state == model.ONGOING:
+            if txn.state == model.ONGOING and not txn.two_phase:
                 found.append(("timeout", f"timeout of {name}", self.kafkas(self.cluster.abort(kafka, name)), None))
         moved = self.kafkas(self.cluster.move(kafka))
         if moved != number:

@@ -51,6 +51,7 @@ class Mutant(NamedTuple):
     untouched: bool = False
     part_bytes: int = SINK.part_bytes
     copy: int = OWN
+    two_phase: bool = False
 
 
 def _plan(**changed: Any) -> tuple[Any, ...]:
@@ -141,6 +142,9 @@ MUTANTS: dict[str, Mutant] = {
         Rules(task=_task(compare_record=altered.not_compared)), {"driver": 1}, begin="stage", every=0
     ),
     "K1 never skips": Mutant(Rules(task=_task(compare_record=altered.never_skip)), {"driver": 1}),
+    "K2 with a timeout": Mutant(
+        Rules(task=_task(begin_transaction=altered.begin_with_timeout)), {"late": 1}, begin="commit", two_phase=True
+    ),
     "attempt not in the id": Mutant(Rules(name=altered.without_attempt), {"twin": 1}),
     "task attempt not in the id": Mutant(Rules(name=altered.without_task_attempt), {"twin": 1}),
     "plan not in the id": Mutant(Rules(name=altered.without_plan), {"driver": 1}),

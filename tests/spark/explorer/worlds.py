@@ -40,7 +40,7 @@ twin: another attempt, with another number or the same.
 kill: a task aborts.
 stage: Spark abandons the stage.
 lose: a marker is lost, and the coordinator does not know.
-timeout: a transaction times out before C1b has checked; late: after.
+timeout: a transaction times out before C1b has checked; late: after. With two-phase commit, only the driver's can.
 dup: a copy of a request stays in flight.
 slow: the wait for markers, or for the end of a transaction, ends too early.
 rewind: a new driver with an old checkpoint; leap: with one that is a batch ahead.

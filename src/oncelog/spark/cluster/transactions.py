@@ -45,8 +45,8 @@ STATES = {
 }
 END_TXN_OLD = 4
 """The newest version of EndTxn that does not move the epoch (KIP-890)."""
-INIT_VERSION = 4
-"""The version of InitProducerId. Brokers know it since 2.7; the sink needs nothing of the newer ones."""
+INIT_VERSION, TWO_PHASE_VERSION = 4, 6
+"""The versions of InitProducerId. Apache Kafka serves version 4 since 2.7, and oncelog serves version 6 (KIP-939)."""
 LIST_BY_PATTERN = 2
 """The version of ListTransactions that takes a pattern for the ids."""
 NO_PRODUCER_HAS_IT = 2**63 - 1
@@ -96,16 +96,13 @@ class TransactionRequests:
 
     def begin(self, o: op.InitProducerId) -> Owner | None:
         """Send InitProducerId. With `once`, return None if the connection ended before the response."""
-        request = ip.InitProducerIdRequest(
-            transactional_id=o.id, transaction_timeout_ms=o.timeout_ms, enable2_pc=False, keep_prepared_txn=False
-        )
         if o.once:
-            response = self.cluster.run_many([self._begin_once(o.id, request)])[0]
+            (response,) = self.cluster.run_many([self._begin_once(o)])
             if response is None:
                 return None
             _check_timeout(response, o.timeout_ms)
         else:
-            response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
+            response = self.cluster.call_coordinator("transaction", o.id, _beginning(o), INIT_VERSION)
             if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise MisuseError(
                     f"the broker's transaction.max.timeout.ms is below the {o.timeout_ms} ms that {o.id} needs for its "
@@ -120,43 +117,55 @@ class TransactionRequests:
     def check_timeout(self, transactional_id: str, timeout_ms: int) -> None:
         """Raise MisuseError if the broker allows no transaction to take so long.
 
-        This sends an InitProducerId with a producer id that the transactional id never had. The coordinator checks the
-        timeout before the producer. It then rejects the producer as fenced, and changes nothing
-        (TransactionCoordinator.handleInitProducerId). A new transactional id gets its first producer id, as the plan
-        would give it a moment later.
+        The coordinator checks the timeout before the producer.
         """
-        request = ip.InitProducerIdRequest(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout_ms,
-            producer_id=NO_PRODUCER_HAS_IT,
-            producer_epoch=0,
-            enable2_pc=False,
-            keep_prepared_txn=False,
-        )
+        request = _probe(transactional_id, transaction_timeout_ms=timeout_ms)
         try:
             response = self.cluster.call_coordinator("transaction", transactional_id, request, INIT_VERSION)
         except errors.AuthorizationError:
             return  # the plan's own request names the permission
         _check_timeout(response, timeout_ms)
 
-    async def _begin_once(
-        self, transactional_id: str, request: ip.InitProducerIdRequest
-    ) -> ip.InitProducerIdResponse | None:
-        """Return the response, or None if the connection ended before one came: see `task.begin_transaction`."""
+    def permits_two_phase_commit(self, transactional_id: str) -> bool:
+        """Return whether the coordinator permits transactions without a timeout (KIP-939)."""
+
+        def make(version: int) -> ip.InitProducerIdRequest:
+            if version < TWO_PHASE_VERSION:
+                raise errors.UnsupportedError("the broker does not serve two-phase commit")
+            return _probe(transactional_id, transaction_timeout_ms=1, enable2_pc=True)
+
+        request = ByVersion(ip.InitProducerIdRequest, make, TWO_PHASE_VERSION)
+        try:
+            response = self.cluster.call_coordinator("transaction", transactional_id, request)
+        except (errors.AuthorizationError, errors.UnsupportedError):
+            return False
+        return response.error_code in (ErrorCode.NONE, ErrorCode.PRODUCER_FENCED)
+
+    async def _begin_once(self, o: op.InitProducerId) -> ip.InitProducerIdResponse | None:
+        """Return the response, or None if the connection ended before one came: see `task.begin_transaction`.
+
+        If this coordinator refuses two-phase commit, the transaction has a timeout.
+        """
+        two_phase = o.two_phase
         cluster = self.cluster.cluster
         until = time.monotonic() + cluster.api_timeout_ms / 1000
         backoff = _polls()
         while True:
-            connection = await self._coordinator(transactional_id, until)
+            connection = await self._coordinator(o.id, until)
+            unlimited = two_phase and connection.version_for(ip.InitProducerIdRequest) >= TWO_PHASE_VERSION
+            version = TWO_PHASE_VERSION if unlimited else INIT_VERSION
             try:
-                response: ip.InitProducerIdResponse = await connection.call(request, INIT_VERSION)
+                response: ip.InitProducerIdResponse = await connection.call(_beginning(o, unlimited), version)
             except ConnectionLostError:
                 return None
             code = ErrorCode.of(response.error_code)
+            if unlimited and code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                two_phase = False
+                continue
             if not code.retriable or time.monotonic() > until:
                 return response
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-                cluster.forget_coordinator("transaction", transactional_id)
+                cluster.forget_coordinator("transaction", o.id)
             await asyncio.sleep(backoff.next_s())
 
     async def _coordinator(self, transactional_id: str, until: float) -> ClientConnection:
@@ -256,7 +265,9 @@ def _ended(owner: Owner, response: Any) -> op.Ended:
 
 def _described(state: dt.TransactionState, now_ms: int) -> op.Described:
     started = state.transaction_start_time_ms
-    left_ms = state.transaction_timeout_ms if started < 0 else started + state.transaction_timeout_ms - now_ms
+    left_ms = state.transaction_timeout_ms
+    if started >= 0 and left_ms != ip.NO_TIMEOUT_MS:
+        left_ms += started - now_ms
     known = STATES.get(state.transaction_state, op.TxnState.ENDING)
     return op.Described(state.transactional_id, state.producer_id, state.producer_epoch, known, left_ms)
 
@@ -276,6 +287,22 @@ def _listing(o: op.ListTransactions) -> ByVersion:
         return request
 
     return ByVersion(lt.ListTransactionsRequest, make, LIST_BY_PATTERN)
+
+
+def _beginning(o: op.InitProducerId, two_phase: bool = False) -> ip.InitProducerIdRequest:
+    return ip.InitProducerIdRequest(transactional_id=o.id, transaction_timeout_ms=o.timeout_ms, enable2_pc=two_phase)
+
+
+def _probe(transactional_id: str, **fields: Any) -> ip.InitProducerIdRequest:
+    """Return an InitProducerId with a producer id that the transactional id never had.
+
+    The coordinator checks everything else first. It then rejects the producer as fenced, and changes nothing
+    (TransactionCoordinator.handleInitProducerId). A new transactional id gets its first producer id, as the plan would
+    give it a moment later.
+    """
+    return ip.InitProducerIdRequest(
+        transactional_id=transactional_id, producer_id=NO_PRODUCER_HAS_IT, producer_epoch=0, **fields
+    )
 
 
 def _check_timeout(response: ip.InitProducerIdResponse, timeout_ms: int) -> None:

@@ -148,12 +148,14 @@ class InitProducerId:
     """InitProducerId -> Owner; ends the id's open transaction, and fences its earlier owner.
 
     `once`: the shell sends the request again only after an error response. If the connection ends without a response,
-    the result is None, and a copy of the request may still reach the coordinator later.
+    the result is None, and a copy of the request may still reach the coordinator later. `two_phase`: the transactions
+    have no timeout, if the coordinator permits it (KIP-939).
     """
 
     id: str
     timeout_ms: int
     once: bool = False
+    two_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)

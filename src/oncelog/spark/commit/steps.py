@@ -38,6 +38,8 @@ class Sink:
     """Output partitions that are known before the tasks run, for the search for lost markers."""
     driver_timeout_ms: int = DRIVER_TIMEOUT_MS
     task_timeout_ms: int = 900_000
+    two_phase: bool = False
+    """Whether the tasks' transactions have no timeout (KIP-939). Then no batch can be torn by one."""
     margin_ms: int = MARGIN_MS
     """A prepared transaction with less time left than this is not committed.
 

@@ -144,9 +144,10 @@ def _begin(sink: Sink, name: str) -> Steps[Owner | None]:
     transaction would change the producer id (KIP-890). If a marker were lost then, the owner of its rows would be
     unknown.
     """
-    owner: Owner | None = yield op.InitProducerId(name, sink.task_timeout_ms, once=True)
+    begin = op.InitProducerId(name, sink.task_timeout_ms, once=True, two_phase=sink.two_phase)
+    owner: Owner | None = yield begin
     if owner is not None and owner.epoch >= sink.last_epoch:
-        owner = yield op.InitProducerId(name, sink.task_timeout_ms, once=True)
+        owner = yield begin
     return owner
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from oncelog.spark.commit.errors import MisuseError
-from oncelog.spark.options import SOURCE, warn_of_unused
+from oncelog.spark.formats.options import TypedOptions
+from oncelog.spark.option_tables import SOURCE
+from oncelog.spark.options import warn_of_unused
 from oncelog.spark.reading.filters import Pushed
 from oncelog.spark.reading.offsets import Flat, Range, shown
 from oncelog.spark.reading.options import source_options
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 class BatchSource(SourceReader, DataSourceReader):
     """The reader of batch reads."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        super().__init__(source_options(given, streaming=False))
+    def __init__(self, given: Mapping[str, str], typed: TypedOptions | None = None) -> None:
+        super().__init__(source_options(given, streaming=False), typed)
         warn_of_unused(given, "a batch read", SOURCE)
         self._pushed = Pushed()
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.options import DEFAULT_BOOTSTRAP_MS, MAX_LONG, SOURCE_OPTIONS, Options
+from oncelog.spark.formats.options import TypedOptions, typed_options
+from oncelog.spark.option_tables import DEFAULT_BOOTSTRAP_MS, SOURCE_OPTIONS
+from oncelog.spark.options import MAX_LONG, Options
 from oncelog.spark.reading.offsets import EARLIEST, LATEST, flattened, nested, shown, whole
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
@@ -170,6 +172,7 @@ class SourceOptions:
     committed: bool
     fetch_bytes: int
     rack: str
+    typed: TypedOptions
     client: dict[str, Any]
 
 
@@ -215,6 +218,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         committed=isolation == "read_committed",
         fetch_bytes=options.number("kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES) or DEFAULT_FETCH_BYTES,
         rack=options.text("kafka.client.rack") or "",
+        typed=typed_options(options),
         client=options.client(),
     )
     if streaming:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import partitions
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.formats.options import TypedOptions
 from oncelog.spark.options import reach
 from oncelog.spark.reading.offsets import EARLIEST, LATEST, Flat, Range, shown, split
 from oncelog.spark.reading.options import Position, SourceOptions, check_options
@@ -59,11 +60,12 @@ def check_source(given: Mapping[str, str]) -> SourceOptions:
 class SourceReader:
     """The base class of the readers for streams and batch reads.
 
-    The connection belongs to the process that opened it, and is not pickled.
+    The connection belongs to the process that opened it, and is not pickled. `typed` has the schemas that `load()` has
+    found.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
+    def __init__(self, options: SourceOptions, typed: TypedOptions | None = None) -> None:
+        self.options = options if typed is None else replace(options, typed=typed)
         self._cluster: BlockingCluster | None = None
         self._topics: dict[str, Topic] = {}
 

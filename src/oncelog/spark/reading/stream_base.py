@@ -16,7 +16,9 @@ from oncelog.client.requests import offsets as offset_calls
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, warn_of_unused, warn_once
+from oncelog.spark.formats.options import TypedOptions
+from oncelog.spark.option_tables import SOURCE, STREAM
+from oncelog.spark.options import MAX_LONG, warn_of_unused, warn_once
 from oncelog.spark.reading.notes import ids_in, noted, shown_id, starts_in
 from oncelog.spark.reading.offsets import EARLIEST, Flat, Offsets, Range, flattened, limited, nested, shown
 from oncelog.spark.reading.options import source_options
@@ -37,10 +39,10 @@ class StreamBase(SourceReader, DataSourceStreamReader):
     below one of its own, because its runner stops a reader that does not exist.
     """
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], typed: TypedOptions | None = None) -> None:
         self._misuse: MisuseError | None = None
         try:
-            super().__init__(source_options(given, streaming=True))
+            super().__init__(source_options(given, streaming=True), typed)
             warn_of_unused(given, STREAM, SOURCE)
         except MisuseError as error:
             self._misuse = error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,6 +66,11 @@ class Reading:
         rack = self.options.rack
         age_ms: int = self.options.client.get("metadata_max_age_ms", METADATA_MAX_AGE_MS)
         self._nearest = NearestReplica(rack, age_ms / 1000) if rack else None
+        self._convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+        if self.options.typed.formats:
+            from oncelog.spark.formats.columns import TypedColumns
+
+            self._convert = TypedColumns(self.options.typed, headers=self.options.include_headers).typed
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as Arrow batches until the position reaches the end of the range.
@@ -117,7 +122,7 @@ class Reading:
                     under_way = self._fetch(after)
                 aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
                 try:
-                    reached = yield from decode_pieces(
+                    pieces = decode_pieces(
                         [records],
                         topic=at.topic,
                         partition=at.partition,
@@ -126,6 +131,7 @@ class Reading:
                         include_headers=options.include_headers,
                         end_offset=end,
                     )
+                    reached = yield from pieces if self._convert is None else _converted(pieces, self._convert)
                 except ProtocolError as error:
                     where = f"Fetch of {shown([at])} at offset {position}"
                     raise errors.error_for(error.code, f"{where}: {error}") from error
@@ -173,6 +179,18 @@ class Reading:
             f"{shown([self.range.at])} ends at offset {shown_to}, but this batch ends at {self.range.end}; no record "
             f"arrived from {position} on (kafkaConsumer.pollTimeoutMs = {self.options.patience.poll_ms})",
         )
+
+
+def _converted(
+    pieces: Generator[pa.RecordBatch, None, int], convert: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> Generator[pa.RecordBatch, None, int]:
+    """Yield the converted batches, and return what `pieces` returns."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            return int(end.value)
+        yield convert(piece)
 
 
 def _end_of_batches(records: bytes | bytearray | memoryview) -> int:

@@ -50,10 +50,26 @@ def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:
         reach(cluster, options.client["bootstrap_servers"], options.bootstrap_ms)
         sink = prepare(cluster, options)
         check_cleanup_policy(cluster, options.decision_topic)
-        planning = Planning(sink, applicant, options.permission)
         brokers = Brokers(cluster)
-        brokers.transactions.check_timeout(options.prefix, options.timeout_ms)
+        sink = replace(sink, two_phase=_two_phase(brokers, options))
+        if not sink.two_phase:
+            brokers.transactions.check_timeout(options.prefix, options.timeout_ms)
+        planning = Planning(sink, applicant, options.permission)
         return sink, run(steps.run(plan.PLAN, planning), brokers).carried()
+
+
+def _two_phase(brokers: Brokers, options: SinkOptions) -> bool:
+    """Return whether the tasks' transactions have no timeout."""
+    if options.two_phase == "false":
+        return False
+    found = brokers.transactions.permits_two_phase_commit(options.prefix)
+    if options.two_phase == "true" and not found:
+        raise MisuseError(
+            "option twoPhaseCommit=true: the broker does not permit transactions without a timeout. oncelog's needs "
+            "transaction.two.phase.commit.enable=true, and the permission TWO_PHASE_COMMIT on transactional ids that "
+            f"begin with {options.prefix!r}; Apache Kafka 4.3 does not have it"
+        )
+    return found
 
 
 def prepare(cluster: BlockingCluster, options: SinkOptions) -> Sink:

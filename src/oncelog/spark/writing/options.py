@@ -10,7 +10,9 @@ from typing import Any
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import check_prefix, decision_topic
 from oncelog.spark.commit.ownership import Permission
-from oncelog.spark.options import DEFAULT_BOOTSTRAP_MS, SINK_OPTIONS, SOURCE_OPTIONS, Options
+from oncelog.spark.formats.options import FieldFormat, field_formats
+from oncelog.spark.option_tables import DEFAULT_BOOTSTRAP_MS, SINK_OPTIONS, SOURCE_OPTIONS
+from oncelog.spark.options import Options
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 OVERHEAD_BYTES = 1024
@@ -31,9 +33,12 @@ class SinkOptions:
     topic: str | None
     permission: Permission
     timeout_ms: int
+    two_phase: str
     compression: str
     max_request_size: int
     app: tuple[str, int] | None
+    formats: tuple[FieldFormat, ...]
+    register: bool
     client: dict[str, Any] = field(hash=False)
     bootstrap_ms: int = DEFAULT_BOOTSTRAP_MS
     checkpoint: str = ""
@@ -74,9 +79,12 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         topic=topic,
         permission=Permission(options.flag("adoptCheckpoint"), options.flag("takeOver"), accepted),
         timeout_ms=options.number("kafka.transaction.timeout.ms", most=MAX_INT) or DEFAULT_TIMEOUT_MS,
+        two_phase=options.choice("twoPhaseCommit", ("auto", "true", "false"), "auto"),
         compression=options.choice("kafka.compression.type", COMPRESSIONS, "none"),
         max_request_size=options.number("kafka.max.request.size", least=2 * OVERHEAD_BYTES, most=MAX_INT) or 1 << 20,
         app=None if app is None or version is None else (app, version),
+        formats=field_formats(options, reading=False),
+        register=options.flag("autoRegister"),
         client=options.client(),
         bootstrap_ms=options.bootstrap_ms(),
         checkpoint=options.text("checkpointLocation") or "",

@@ -22,7 +22,9 @@ from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.options import SINK, reach, warn_of_unused, warn_once
+from oncelog.spark.formats.options import FieldFormat
+from oncelog.spark.option_tables import SINK
+from oncelog.spark.options import reach, warn_of_unused, warn_once
 from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.versions import StreamArrowWriter
 from oncelog.spark.writing.checkpoint import Planned, planned, query_id
@@ -62,36 +64,41 @@ class SinkMessage(WriterCommitMessage):
     message: TaskMessage
 
 
-def columns_of(schema: Any, topic: str | None) -> dict[str, int]:
+def columns_of(schema: Any, topic: str | None, formats: Sequence[FieldFormat] = ()) -> dict[str, int | list[int]]:
     """Return the sink's columns in a schema: name -> place. Raises MisuseError if they cannot be written.
 
-    As in Spark's Kafka connector, names are compared without their case, and other columns are ignored. Strings may
-    have any collation.
+    If there is no column `value`, and it has a format, its fields are all columns that the sink does not know. As in
+    Spark's Kafka connector, names are compared without their case, and other columns are ignored. Strings may have any
+    collation.
     """
-    found: dict[str, int] = {}
-    ignored = []
+    structs = {each.field for each in formats if each.name != "string"}
+    found: dict[str, int | list[int]] = {}
+    names: dict[str, str] = {}
+    others: list[int] = []
     for place, column in enumerate(schema.fields):
         name = column.name.lower()
         allowed = COLUMNS.get(name)
         if allowed is None:
-            ignored.append(column.name)
+            others.append(place)
             continue
         if name in found:
-            raise MisuseError(
-                f"columns {schema.fields[found[name]].name} and {column.name}: drop or rename one of them"
-            )
+            raise MisuseError(f"columns {names[name]} and {column.name}: drop or rename one of them")
         kind = _COLLATION.sub("", column.dataType.simpleString())
-        if kind not in allowed:
-            raise MisuseError(f"column {name}: its type must be {' or '.join(allowed)}, not {kind}")
-        found[name] = place
+        if kind not in allowed and name not in structs:
+            advice = f", or set {name}Format=json or avro" if name in ("key", "value") else ""
+            raise MisuseError(f"column {name}: its type must be {' or '.join(allowed)}, not {kind}{advice}")
+        found[name], names[name] = place, column.name
+    if "value" not in found and "value" in structs and others:
+        found["value"], others = others, []
     if "value" not in found:
         raise MisuseError("column value is missing; add it to the query")
     if topic is None and "topic" not in found:
         raise MisuseError("the sink has no topic; set option topic, or add a column topic to the query")
-    if ignored:
+    if others:
+        ignored = ", ".join(schema.fields[place].name for place in others)
         warn_once(
-            f"the sink does not write the columns {', '.join(ignored)}; its columns are {', '.join(COLUMNS)}. To write "
-            "more than one column, put them into value, for example with to_json(struct(...))"
+            f"the sink does not write the columns {ignored}; its columns are {', '.join(COLUMNS)}. To write more than "
+            "one column, leave out the column value and set valueFormat=json or avro"
         )
     return found
 
@@ -106,7 +113,8 @@ class Writer:
             raise MisuseError("the sink can only append to a topic; use mode('append') or outputMode('append')")
         self.options = sink_options(given, streaming=self.streaming)
         warn_of_unused(given, SINK)
-        self.columns = columns_of(schema, self.options.topic)
+        self.columns = columns_of(schema, self.options.topic, self.options.formats)
+        self.formats = self.options.formats
         self.sink: Sink | None = None
         self.carried: Carried | None = None
         self.planned = Planned()
@@ -114,6 +122,8 @@ class Writer:
     @translate_errors
     def __getstate__(self) -> dict[str, Any]:
         if self.carried is None:
+            given = self.options
+            self.formats = tuple(each.for_writing(given.topic, register=given.register) for each in given.formats)
             self.planned = planned(self.options.checkpoint)
             self.sink, self.carried = make_plan(self.options, self.applicant())
         return self.__dict__
@@ -139,7 +149,7 @@ class Writer:
             # One task has few rows, so tasks of one batch, and batches, each begin at the next partition.
             turn = attempt.slot + self.carried.record.plan
             new_protocol = brokers.transactions.new_protocol
-            rows = (_select(batch, self.columns) for batch in iterator)
+            rows = self._rows(iterator)
             brokers.rows = RowWriter(cluster, self.options, rows, new_protocol=new_protocol, first_turn=turn)
             try:
                 done = run(steps.run(task.TASK, tasking), brokers)
@@ -150,6 +160,15 @@ class Writer:
                         run(task.abandon(brokers.transactions.begun), Brokers(cluster))
                 raise
             return SinkMessage(done.message())
+
+    def _rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return batches of the sink's columns, under its names, with encoded keys and values."""
+        if self.formats:
+            from oncelog.spark.formats.encoding import encoded
+
+            return encoded(iterator, self.formats, self.columns)
+        names = list(self.columns)
+        return (batch.select(list(self.columns.values())).rename_columns(names) for batch in iterator)
 
     def finish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
         """Run Commit(b)."""
@@ -181,11 +200,6 @@ class Writer:
         with BlockingCluster(**self.options.client) as cluster:
             reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
             yield cluster
-
-
-def _select(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.RecordBatch:
-    """Return only the sink's columns, under the sink's names."""
-    return batch.select(list(columns.values())).rename_columns(list(columns))
 
 
 def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:

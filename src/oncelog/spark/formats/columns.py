@@ -1,0 +1,114 @@
+"""Convert the source's binary columns to typed ones, and say which types Spark gets."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pyarrow as pa
+
+from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS
+from oncelog.columns.values import Bad, joined, raw_of
+from oncelog.spark.commit.errors import MisuseError, SinkError
+from oncelog.spark.formats.options import COLUMN, FAIL, TypedOptions
+
+log = logging.getLogger("oncelog.spark")
+
+CORRUPT = {"value": "_corrupt_record", "key": "_corrupt_key"}
+"""The columns with the bytes of values and keys that cannot be read."""
+
+
+class TypedColumns:
+    """Converts the columns `key` and `value` of Arrow batches. `schema` is that of the result."""
+
+    def __init__(self, options: TypedOptions, *, headers: bool) -> None:
+        self._options = options
+        keep_bad = options.bad != FAIL
+        self._formats = {each.field: each.converter(reading=True, keep_bad=keep_bad) for each in options.formats}
+        self._warned = False
+        self._kinds = {field: spark_type(_type(form), field) for field, form in self._formats.items()}
+        plain = SCHEMA_WITH_HEADERS if headers else SCHEMA
+        fields: list[pa.Field] = []
+        for field in plain:
+            kind = self._kinds.get(field.name)
+            if kind is None:
+                fields.append(field)
+            elif self._flattens(field.name):
+                fields += list(kind)
+            else:
+                fields.append(field.with_type(kind))
+        if options.bad == COLUMN:
+            fields += [pa.field(CORRUPT[field], pa.binary()) for field in self._formats]
+        self.schema = pa.schema(fields)
+        twice = [name for name in self.schema.names if self.schema.names.count(name) > 1]
+        if twice:
+            raise MisuseError(f"option flatten=true: two columns would be called {twice[0]}; omit the option")
+
+    def _flattens(self, field: str) -> bool:
+        return self._options.flatten and field == "value" and bool(pa.types.is_struct(self._kinds[field]))
+
+    def typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with typed columns. With badRecords=fail, raises SinkError for the first bad record."""
+        columns: list[pa.Array] = []
+        raw: list[pa.Array] = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            form = self._formats.get(name)
+            if form is None:
+                columns.append(column)
+                continue
+            found, bad = form.decode(column)
+            if bad:
+                self._report(name, batch, bad)
+            raw.append(raw_of(column, bad) if bad else pa.nulls(len(column), pa.binary()))
+            whole = joined(found)
+            kind = self._kinds[name]
+            whole = whole if whole.type == kind else whole.cast(kind, safe=False)
+            columns += whole.flatten() if self._flattens(name) else [whole]
+        if self._options.bad == COLUMN:
+            columns += raw
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _report(self, name: str, batch: pa.RecordBatch, bad: list[Bad]) -> None:
+        row, reason = bad[0]
+        where = {of: batch.column(of)[row].as_py() for of in ("topic", "partition", "offset")}
+        if self._options.bad == FAIL:
+            raise SinkError(
+                f"cannot read the {name} of the record at offset {where['offset']} of {where['topic']}-"
+                f"{where['partition']}: {reason.rstrip('. ')}. To read such values as null, set badRecords=null; to "
+                f"keep their bytes in the column {CORRUPT[name]}, set badRecords=column"
+            )
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the %s of %s-%d at offset %d cannot be read: %s. This task logs no others",
+                name, where["topic"], where["partition"], where["offset"], reason,
+            )  # fmt: skip
+
+
+def _type(form: Any) -> pa.DataType:
+    """Return the type of a format's columns: that of its reader's schema."""
+    kind: pa.DataType = form.schema.type if hasattr(form, "schema") else form.type
+    return kind
+
+
+def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
+    """Return the type that Spark gets: the nearest one that it has. Raises MisuseError, with the path, if it has none.
+
+    Times of day are numbers in the unit of the type, as in Spark's from_avro. Nanoseconds become microseconds.
+    """
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(spark_type(field.type, f"{path}.{field.name}")) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(spark_type(kind.value_type, path))
+    if t.is_map(kind):
+        return pa.map_(spark_type(kind.key_type, path), spark_type(kind.item_type, path))
+    if t.is_fixed_size_binary(kind):
+        return pa.binary()
+    if t.is_time(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if t.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if t.is_decimal256(kind):
+        raise MisuseError(f"{path}: Spark has no decimal of more than 38 digits")
+    return kind
