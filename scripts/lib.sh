@@ -70,6 +70,27 @@ guarded() {
     return "$status"
 }
 
+# steady PYTHON ARGUMENTS: run pytest with this Python. If one to three tests fail, run them again, three times, with no
+# other tests beside them. If they pass each time, name them in .cache/unsteady.txt, and return 0: they depend on a moment,
+# and must be mended. More failures, or one in the repetitions, count as failures.
+steady() {
+    cache=$ROOT/.pytest_cache/v/cache/lastfailed python=$1
+    shift
+    rm -f "$cache"
+    status=0
+    guarded "$python" -m pytest "$@" || status=$?
+    [ "$status" -eq 1 ] && [ -f "$cache" ] || return "$status"
+    failed=$("$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' "$cache") || return 1
+    [ "$(printf '%s\n' "$failed" | wc -l)" -le 3 ] || return 1
+    cp "$cache" "$ROOT/.cache/failed.json"
+    for repeat in first second third; do
+        say "Repeating the failed tests for the $repeat time"
+        cp "$ROOT/.cache/failed.json" "$cache"
+        guarded "$python" -m pytest "$@" --numprocesses 0 --last-failed --last-failed-no-failures none || return 1
+    done
+    printf '%s\n' "$failed" >>"$ROOT/.cache/unsteady.txt"
+}
+
 # environment [demo]: create the environment $VENV (by default .venv) and install oncelog into it. With demo, install the
 # packages that the demo needs, otherwise those of tests and checks, too. Install nothing if this was done before with the
 # same pyproject.toml. During an installation, a file in .cache exists. A run that finds it creates the environment again.
