@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from oncelog.version import __version__
 
-__all__ = ["Admin", "Consumer", "OffsetAndMetadata", "PreparedTransaction", "Producer", "Transaction", "__version__"]
+__all__ = [
+    "Admin",
+    "Consumer",
+    "OffsetAndMetadata",
+    "PreparedTransaction",
+    "Producer",
+    "Transaction",
+    "__version__",
+    "scan",
+    "sql",
+]
 
 if TYPE_CHECKING:
     from oncelog.client.admin.blocking import Admin
@@ -14,28 +24,32 @@ if TYPE_CHECKING:
     from oncelog.client.group_offsets import OffsetAndMetadata
     from oncelog.client.producer.blocking import Producer, Transaction
     from oncelog.client.producer.prepared import PreparedTransaction
+    from oncelog.tables.query import sql
+    from oncelog.tables.scan import scan
 
 _HOMES = {
-    "Admin": "admin.blocking",
-    "Consumer": "consumer.blocking",
-    "OffsetAndMetadata": "group_offsets",
-    "PreparedTransaction": "producer.prepared",
-    "Producer": "producer.blocking",
-    "Transaction": "producer.blocking",
+    "Admin": "client.admin.blocking",
+    "Consumer": "client.consumer.blocking",
+    "OffsetAndMetadata": "client.group_offsets",
+    "PreparedTransaction": "client.producer.prepared",
+    "Producer": "client.producer.blocking",
+    "Transaction": "client.producer.blocking",
+    "scan": "tables.scan",
+    "sql": "tables.query",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import a client class when it is first used, because a broker never needs it."""
+    """Import a part of the client when it is first used, because a broker never needs it."""
     import importlib
 
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"oncelog.client.{_HOMES[name]}"), name)
+    found: object = getattr(importlib.import_module(f"oncelog.{_HOMES[name]}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    """Return the names of the module, including the clients that are not imported yet."""
+    """Return the names of the module, including those that are not imported yet."""
     return sorted({*globals(), *_HOMES})

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
     "export": ("oncelog.cli.export:export", "Prepare the data of a stopped broker for Apache Kafka."),
     "topic": ("oncelog.cli.topic:topic", "Create, list, describe, alter and delete topics; produce and consume."),
+    "sql": ("oncelog.cli.sql:sql", "Query topics with SQL."),
     "group": ("oncelog.cli.group:group", "List, describe, seek, alter and delete consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions; find and abort hanging ones."),
     "producer": ("oncelog.cli.producer:producer", "Show where producers get their ids."),

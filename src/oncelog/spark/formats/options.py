@@ -79,8 +79,8 @@ class FieldFormat:
     def converter(self, *, reading: bool, keep_bad: bool = False) -> Format:
         """Return what decodes or encodes the column. Raises MisuseError for a schema that no column can have."""
         from oncelog.columns.json_values import Json
+        from oncelog.columns.text import Text
         from oncelog.spark.formats.ddl import parse_ddl
-        from oncelog.spark.formats.text import Text
 
         if self.name == "string":
             return Text(keep_bad=keep_bad)

@@ -1,0 +1,317 @@
+"""`oncelog sql`: query topics with SQL."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from oncelog import errors
+from oncelog.cli.client_settings import client_settings, producer_settings
+from oncelog.cli.common import assignments, connected, open_admin, usage
+from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oncelog.cli.sql_output import Output
+    from oncelog.tables.choosing import Wanted
+    from oncelog.tables.query import Query
+    from oncelog.tables.scan import Progress
+
+T = TypeVar("T")
+_STOP_TRIES, _STOP_S = 50, 0.1
+"""How often to interrupt the thread of a query after Ctrl-C, and how long to wait each time."""
+_FORMATS = "auto, json, avro, string or bytes"
+
+
+def _duration(context: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+    from oncelog.client.records import milliseconds
+
+    try:
+        return None if text is None else timedelta(milliseconds=milliseconds(text))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    from oncelog.cli.sql_output import SUFFIXES
+
+    if path is not None and path.suffix not in SUFFIXES:
+        raise click.BadParameter(f"the name must end in {', '.join(SUFFIXES)}")
+    return path
+
+
+@click.command(
+    epilog=examples(
+        "oncelog sql 'select country, count(*) from orders group by 1'",
+        "oncelog sql 'from orders where _timestamp > now() - interval 1 hour limit 10'",
+        "oncelog sql 'from orders' --to orders.parquet",
+        "oncelog sql 'select id as _key, sum(price) total from orders group by 1' --into totals --once monday",
+    )
+)
+@click.argument("query")
+@click.option("--format", "formats", multiple=True, metavar="TOPIC=FORMAT", help=f"Format of values: {_FORMATS}.")
+@click.option("--key-format", "key_formats", multiple=True, metavar="TOPIC=FORMAT", help="Format of keys.")
+@click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    metavar="TOPIC=SCHEMA",
+    help="Schema of values: columns as in CREATE TABLE for JSON, or @FILE with Avro's schema. Default: that of the "
+    "registry, or of a sample of the records.",
+)
+@click.option(
+    "--registry", metavar="URL", envvar="ONCELOG_REGISTRY", help="Schema registry. Default: $ONCELOG_REGISTRY."
+)
+@click.option(
+    "--bad-records",
+    type=click.Choice(["fail", "null"]),
+    default="fail",
+    show_default=True,
+    help="Whether values that cannot be decoded end the query, or are null.",
+)
+@click.option(
+    "--max-disorder",
+    callback=_duration,
+    metavar="TIME",
+    help="How much older than a record before it a record may be, such as PT10M. A query of records before a time "
+    "then ends there. Default: read to the end.",
+)
+@click.option(
+    "--sqlite", "files", multiple=True, metavar="NAME=FILE", help="Use the tables of a SQLite file as NAME.TABLE."
+)
+@click.option("--memory", metavar="SIZE", help="DuckDB's memory, such as 2GB. Default: 80 % of the machine's.")
+@click.option(
+    "--output",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="How to print rows. JSON is one object a line.",
+)
+@click.option("--rows", type=click.IntRange(min=1), default=100, show_default=True, help="The most rows of a table.")
+@click.option(
+    "--to",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_file,
+    metavar="FILE",
+    help="Save the rows as FILE.parquet, FILE.csv or FILE.jsonl.",
+)
+@click.option("--into", "topic", metavar="TOPIC", help="Write the rows to this topic, in one transaction.")
+@click.option("--once", metavar="NAME", help="With --into: write nothing if this was done under this name before.")
+@click.option("--follow", is_flag=True, help="Run the query again and again, and print the result if it has changed.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1, 86_400),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow: the pause.",
+)
+@click.option("--explain", is_flag=True, help="Only show what would be read of each topic, and DuckDB's plan.")
+@connected
+def sql(
+    query: str,
+    formats: tuple[str, ...],
+    key_formats: tuple[str, ...],
+    schemas: tuple[str, ...],
+    registry: str | None,
+    bad_records: str,
+    max_disorder: timedelta | None,
+    files: tuple[str, ...],
+    memory: str | None,
+    form: str,
+    rows: int,
+    file: Path | None,
+    topic: str | None,
+    once: str | None,
+    follow: bool,
+    every: float,
+    explain: bool,
+    bootstrap: str,
+) -> None:
+    """Run QUERY, a SELECT of DuckDB's SQL. Each topic is a table.
+
+    Its columns are the fields of the values, then _key, _partition, _offset, _timestamp and _headers. Conditions on
+    _partition, _offset and _timestamp limit what is read. Records of open and aborted transactions are omitted. Other
+    tables are files, such as 'customers.parquet' or 'customers.csv'. Quote names with other characters: "my-topic".
+    """
+    if once is not None and topic is None:
+        raise click.UsageError("--once needs --into")
+    if follow and (topic is not None or file is not None or explain):
+        raise click.UsageError("--follow cannot be used together with --into, --to or --explain")
+    if topic is not None and file is not None:
+        raise click.UsageError("use --into or --to, not both")
+    from oncelog.cli.sql_output import printed
+
+    with open_admin(bootstrap) as admin:
+        if topic is not None:
+            admin.describe_topics(topic)  # before the query, which may need long
+    wanted = _wanted(formats, schemas)
+    keys = assignments("--key-format", key_formats)
+    sqlite = assignments("--sqlite", files)
+
+    def prepared() -> Query:
+        import oncelog
+
+        return oncelog.sql(
+            query,
+            bootstrap,
+            client_settings(),
+            formats=wanted,
+            key_formats=keys,
+            registry=registry,
+            sqlite=sqlite,
+            bad_records=bad_records,
+            max_disorder=max_disorder,
+            memory_limit=memory,
+            client_id="oncelog-cli",
+        )
+
+    try:
+        with prepared() as found:
+            if explain:
+                _explain(found)
+            elif topic is not None:
+                _write(found, topic, once)
+            elif follow:
+                _follow(found, every, form, rows)
+            elif file is not None:
+                _save(found, file)
+            else:
+                _run(found, lambda progress: _copy(found, lambda schema: printed(form, schema, rows), progress))
+    except errors.ConfigError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _wanted(formats: tuple[str, ...], schemas: tuple[str, ...]) -> dict[str, Wanted]:
+    """Return what the options say about the values of topics. Raises UsageError."""
+    from oncelog.tables.choosing import Wanted
+    from oncelog.tables.query import schema_of
+
+    found = {topic: Wanted(form) for topic, form in assignments("--format", formats).items()}
+    for topic, text in assignments("--schema", schemas).items():
+        form = found.get(topic, Wanted()).form
+        if not text.startswith("@"):
+            with usage("--schema"):
+                found[topic] = Wanted(form, schema_of(text))
+            continue
+        try:
+            found[topic] = Wanted(form, Path(text[1:]).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"--schema: {text[1:]}: {error}") from None
+    return found
+
+
+def _explain(query: Query) -> None:
+    for topic, layout, need, found in query.reads():
+        read, whole = found.counts()
+        names = [layout.columns[number].name for number in sorted(need.columns)]
+        click.echo(f"{topic}: values are {layout.value.form} ({layout.value.how}), keys {layout.key.form}")
+        click.echo(f"  reads {read:,} of {whole:,} offsets, and the columns {', '.join(names)}")
+        for (_, partition), (start, end) in found.ranges.items():
+            click.echo(f"  partition {partition}: offsets {start} to {end - 1}")
+    click.echo(query.plan())
+
+
+def _copy(query: Query, made: Callable[[Any], Output], progress: Progress) -> Output:
+    """Pass the result to an output."""
+    reader = query.reader(progress)
+    output = made(reader.schema)
+    for batch in reader:
+        output.add(batch)
+    output.end()
+    return output
+
+
+def _save(query: Query, path: Path) -> None:
+    from oncelog.cli.sql_output import Saved
+
+    made: list[Saved] = []
+
+    def saved(schema: Any) -> Saved:
+        made.append(Saved(path, schema))
+        return made[0]
+
+    try:
+        _run(query, lambda progress: _copy(query, saved, progress))
+    finally:
+        for each in made:
+            each.give_up()
+
+
+def _write(query: Query, topic: str, once: str | None) -> None:
+    config = {**client_settings(), **producer_settings()}
+    written = _run(query, lambda progress: query.into(topic, once=once, progress=progress, config=config))
+    if written is None:
+        note(f"{once} is written already; nothing was done")
+    else:
+        note(f"wrote {written:,} records to {topic}")
+
+
+def _follow(query: Query, pause_s: float, form: str, rows: int) -> None:
+    """Print the result each time that it has changed, until Ctrl-C."""
+    from oncelog.cli.sql_output import printed
+
+    before = None
+    while True:
+        table = _run(query, lambda _: query.arrow(), bar=False)
+        if before is None or not table.equals(before):
+            output = printed(form, table.schema, rows)
+            for batch in table.to_batches():
+                output.add(batch)
+            output.end()
+            sys.stdout.flush()
+            before = table
+        time.sleep(pause_s)
+        query.refresh()
+
+
+def _run(query: Query, work: Callable[[Progress], T], *, bar: bool = True) -> T:
+    """Run work in another thread, with a progress bar on a terminal. So Ctrl-C ends it at once."""
+    ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run(progress: Progress) -> None:
+        try:
+            ended.put((work(progress), None))
+        except BaseException as error:  # noqa: BLE001 - the other thread raises it
+            ended.put((None, error))
+
+    with _bar(query) if bar and sys.stderr.isatty() else nullcontext(lambda _: None) as progress:
+        thread = threading.Thread(target=run, args=(progress,), daemon=True)
+        try:
+            thread.start()  # Ctrl-C may come while it starts
+            result, error = ended.get()
+        except BaseException:
+            for _ in range(_STOP_TRIES):  # DuckDB ignores an interrupt while no query runs yet
+                query.interrupt()
+                with suppress(queue.Empty):
+                    ended.get(timeout=_STOP_S)
+                    break
+            raise
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+@contextmanager
+def _bar(query: Query) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    total = sum(each.found.counts()[0] for each in query.reads())
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=total)
+        yield lambda offsets: shown.advance(task, offsets)

@@ -1,0 +1,212 @@
+"""Print or save the rows of a query: as a table, JSON lines, CSV or Parquet."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, Protocol
+from uuid import UUID
+
+import click
+import pyarrow as pa
+
+from oncelog.cli.common import printable
+
+CELL = 60
+"""The most characters of a cell in a table."""
+
+
+class Output(Protocol):
+    """Takes the batches of a result in order, then `end`."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch."""
+
+    def end(self) -> None:
+        """Complete the output."""
+
+
+def plain(value: object) -> Any:
+    """Return a value as JSON has it. Bytes that are not UTF-8 become `{"base64": ...}`, numbers keep all digits."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | timedelta | UUID):
+        return str(value)
+    raise TypeError(f"cannot print {type(value).__name__}; cast it, for example to varchar")
+
+
+def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+    return zip(*map(_values, batch.columns), strict=True)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return a column as Python objects. Intervals become ISO 8601 durations."""
+    found: list[Any] = column.to_pylist()
+    if column.type != pa.month_day_nano_interval():
+        return found
+    return [each if each is None else f"P{each.months}M{each.days}DT{each.nanoseconds / 1e9:g}S" for each in found]
+
+
+class JsonLines:
+    """Writes an object for each row."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """See `Output`."""
+        for row in _rows(batch):
+            pairs = dict(zip(batch.schema.names, row, strict=True))
+            self._file.write(json.dumps(pairs, default=plain, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def end(self) -> None:
+        """See `Output`."""
+
+
+class Csv:
+    """Writes comma-separated values with a line of names. Structs and lists are JSON texts, and null is empty."""
+
+    def __init__(self, file: IO[str], schema: pa.Schema) -> None:
+        self._file = file
+        self._writer = csv.writer(file, lineterminator="\n")
+        self._writer.writerow(schema.names)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """See `Output`."""
+        self._writer.writerows([_text(value, null="") for value in row] for row in _rows(batch))
+        self._file.flush()
+
+    def end(self) -> None:
+        """See `Output`."""
+        self._file.flush()
+
+
+class Parquet:
+    """Writes a Parquet file."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import pyarrow.parquet
+
+        self._writer = pyarrow.parquet.ParquetWriter(path, schema)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """See `Output`."""
+        self._writer.write_batch(batch)
+
+    def end(self) -> None:
+        """See `Output`."""
+        self._writer.close()
+
+
+class Table:
+    """Prints the first rows as a table, then how many there are."""
+
+    def __init__(self, schema: pa.Schema, most: int) -> None:
+        self._schema, self._most = schema, most
+        self._shown: list[list[str]] = []
+        self._count = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """See `Output`."""
+        self._count += batch.num_rows
+        missing = self._most - len(self._shown)
+        if missing > 0:
+            self._shown += [[_cut(_text(value, null="-")) for value in row] for row in _rows(batch.slice(0, missing))]
+
+    def lines(self) -> list[str]:
+        """Return the lines of the table."""
+        names = [printable(name) for name in self._schema.names]
+        widths = [max(map(len, column)) for column in zip(names, *self._shown, strict=True)]
+        right = [_is_number(field.type) for field in self._schema]
+        lines = []
+        for row in (names, ["-" * width for width in widths], *self._shown):
+            cells = zip(row, widths, right, strict=True)
+            lines.append("  ".join(text.rjust(wide) if num else text.ljust(wide) for text, wide, num in cells).rstrip())
+        more = "" if self._count == len(self._shown) else f", the first {len(self._shown)} are shown (see --rows)"
+        return [*lines, f"({self._count} row{'' if self._count == 1 else 's'}{more})"]
+
+    def end(self) -> None:
+        """See `Output`."""
+        for line in self.lines():
+            click.echo(line)
+
+
+class Saved:
+    """Writes a file under another name, and gives it its own name at the end. So a file is complete or not there."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        """The suffix of `path` is one of SUFFIXES."""
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._file: IO[str] | None = None
+        self._output: Output
+        try:
+            if path.suffix == ".parquet":
+                self._output = Parquet(self._partial, schema)
+            else:
+                self._file = self._partial.open("w", encoding="utf-8", newline="")
+                self._output = Csv(self._file, schema) if path.suffix == ".csv" else JsonLines(self._file)
+        except OSError as error:
+            raise click.ClickException(f"{path}: {error.strerror or error}") from None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """See `Output`."""
+        self._output.add(batch)
+
+    def end(self) -> None:
+        """See `Output`."""
+        self._output.end()
+        if self._file is not None:
+            self._file.close()
+        os.replace(self._partial, self._path)
+
+    def give_up(self) -> None:
+        """Delete what was written."""
+        with suppress(OSError):
+            self._partial.unlink()
+
+
+SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson", ".json")
+
+
+def printed(form: str, schema: pa.Schema, most: int) -> Output:
+    """Return what prints rows to stdout."""
+    if form == "json":
+        return JsonLines(sys.stdout)
+    return Csv(sys.stdout, schema) if form == "csv" else Table(schema, most)
+
+
+def _text(value: object, null: str) -> str:
+    if value is None:
+        return null
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value, default=plain, ensure_ascii=False)
+    if isinstance(value, int | float):
+        return str(value)
+    found = plain(value)
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _cut(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= CELL else text[: CELL - 1] + "…"
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -1,0 +1,1 @@
+"""Topics as tables: scans with push-down, SQL with DuckDB, lazy frames of polars."""

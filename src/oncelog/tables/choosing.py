@@ -1,0 +1,191 @@
+"""Choose how a topic's keys and values become columns: as the user says, by the registry, or by a sample of records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from oncelog.client.serialization.registry import SchemaRegistry
+from oncelog.columns.json_values import Json
+from oncelog.columns.text import Text
+from oncelog.columns.values import FRAME, MAGIC, Format
+from oncelog.errors import ConfigError
+
+FORMATS = ("auto", "json", "avro", "string", "bytes")
+SAMPLE_BLOCK = 1 << 24
+"""The longest JSON value of a sample, in bytes."""
+
+Make = Callable[[frozenset[str] | None, bool], Format | None]
+"""Returns what decodes a column: only these fields of a record (None: all), and whether bad values become null."""
+
+
+class Field(NamedTuple):
+    """How keys or values are read."""
+
+    form: str
+    type: pa.DataType
+    make: Make
+    how: str
+    """Where the format and the schema come from, for `explain`."""
+
+
+class Wanted(NamedTuple):
+    """What the user says about keys or values."""
+
+    form: str = "auto"
+    schema: pa.Schema | pa.DataType | str | None = None
+    """The type for JSON, or Avro's schema as JSON text."""
+
+
+def chosen(
+    part: str, topic: str, wanted: Wanted, registry: SchemaRegistry | None, sample: Callable[[], pa.Array]
+) -> Field:
+    """Return how a topic's `part` (key or value) is read. `sample` returns some of its bytes.
+
+    Raises ConfigError if the schema cannot be found out, and RegistryError.
+    """
+    form, how = wanted.form, "as given"
+    if form not in FORMATS:
+        raise ConfigError(f"format of {topic}: it must be {', '.join(FORMATS)}, not {form!r}")
+    if form == "auto" and wanted.schema is not None:
+        form = "avro" if isinstance(wanted.schema, str) else "json"
+    if form == "auto":
+        form, how = _guessed(sample(), part, registry), "from a sample"
+    if form == "bytes":
+        return Field(form, pa.binary(), lambda fields, keep_bad: None, how)
+    if form == "string":
+        return Field(form, pa.string(), lambda fields, keep_bad: Text(keep_bad=keep_bad), how)
+    if form == "json":
+        return _json(topic, part, wanted, sample, how)
+    return _avro(topic, part, wanted, registry, sample, how)
+
+
+def _guessed(sample: pa.Array, part: str, registry: SchemaRegistry | None) -> str:
+    values = sample.drop_null().to_pylist()
+    if not values:
+        return "bytes"
+    if registry is not None and all(len(each) >= FRAME and each[0] == MAGIC for each in values):
+        return "avro"
+    try:
+        texts = [each.decode() for each in values]
+    except UnicodeDecodeError:
+        return "bytes"
+    if part == "value" and all(_is_object(text) for text in texts):
+        return "json"
+    return "string"
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _json(topic: str, part: str, wanted: Wanted, sample: Callable[[], pa.Array], how: str) -> Field:
+    kind = wanted.schema
+    if isinstance(kind, str):
+        raise ConfigError(f"schema of {topic}: for JSON, it is a pyarrow.Schema")
+    if kind is None:
+        kind, how = _inferred(topic, part, sample()), "schema from a sample"
+    if isinstance(kind, pa.Schema):
+        kind = pa.struct(list(kind))
+    whole = kind
+
+    def make(fields: frozenset[str] | None, keep_bad: bool) -> Format:
+        if fields is None or not pa.types.is_struct(whole):
+            return Json(whole, keep_bad=keep_bad)
+        return Json(pa.struct([field for field in whole if field.name in fields]), keep_bad=keep_bad)
+
+    try:
+        make(None, False)
+    except TypeError as error:
+        raise ConfigError(f"schema of {topic}: {error}") from None
+    return Field("json", whole, make, how)
+
+
+def _inferred(topic: str, part: str, sample: pa.Array) -> pa.DataType:
+    """Return the type of JSON objects. Fields that are null in all of them are texts."""
+
+    advice = f"give the schema of {topic}'s {part}, such as {topic}='id bigint, name varchar'"
+    lines = [json.dumps(json.loads(each)) for each in sample.drop_null().to_pylist()]
+    if not lines:
+        raise ConfigError(f"{topic} has no JSON {part} yet; {advice}")
+    try:
+        options = pa.json.ReadOptions(block_size=SAMPLE_BLOCK)
+        found = pa.json.read_json(pa.BufferReader("\n".join(lines).encode()), read_options=options).schema
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"the JSON of {topic}'s {part} has no common schema ({error}); {advice}") from None
+    return pa.struct([field.with_type(_without_nulls(field.type)) for field in found])
+
+
+def _without_nulls(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_without_nulls(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
+    if pa.types.is_timestamp(kind):
+        return pa.string()  # a text of a date in the sample may be another text elsewhere
+    return kind
+
+
+def _avro(
+    topic: str,
+    part: str,
+    wanted: Wanted,
+    registry: SchemaRegistry | None,
+    sample: Callable[[], pa.Array],
+    how: str,
+) -> Field:
+    from oncelog.client.serialization.avro import whole_schema
+    from oncelog.columns.avro.format import Avro
+
+    schema: Any = wanted.schema
+    if registry is None and schema is None:
+        raise ConfigError(f"Avro of {topic}: give the schema registry, or the schema")
+    schemas = None
+    if registry is not None:
+        known = registry
+        if schema is None:
+            schema, how = _latest(topic, part, known, sample)
+        schemas = lambda schema_id: whole_schema(known, known.schema(schema_id), f"schema {schema_id}")  # noqa: E731
+    try:
+        reader = json.loads(schema) if isinstance(schema, str) else schema
+        whole = Avro(reader, schemas=schemas).schema
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"Avro schema of {topic}'s {part}: {error}") from None
+    assert whole is not None
+
+    def make(fields: frozenset[str] | None, keep_bad: bool) -> Format:
+        part_of = reader
+        if fields is not None and schemas is not None and isinstance(reader, dict) and reader.get("type") == "record":
+            part_of = {**reader, "fields": [each for each in reader["fields"] if each["name"] in fields]}
+        return Avro(part_of, schemas=schemas, keep_bad=keep_bad)
+
+    return Field("avro", whole.type, make, how)
+
+
+def _latest(topic: str, part: str, registry: SchemaRegistry, sample: Callable[[], pa.Array]) -> tuple[Any, str]:
+    """Return the schema of the subject TOPIC-value or TOPIC-key, or that of the newest record of the sample."""
+    from oncelog.client.serialization.avro import whole_schema
+
+    subject = f"{topic}-{part}"
+    try:
+        return whole_schema(registry, registry.latest(subject), subject), f"schema of subject {subject}"
+    except LookupError:
+        pass
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    framed = [each for each in sample().drop_null().to_pylist() if len(each) >= FRAME and each[0] == MAGIC]
+    if not framed:
+        raise ConfigError(f"Avro of {topic}: the registry has no subject {subject}; give the schema")
+    schema_id = int.from_bytes(framed[-1][1:FRAME], "big")
+    try:
+        return whole_schema(registry, registry.schema(schema_id), f"schema {schema_id}"), f"schema {schema_id}"
+    except (LookupError, ValueError) as error:
+        raise ConfigError(f"Avro of {topic}'s {part}: {error}") from None

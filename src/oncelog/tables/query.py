@@ -1,0 +1,356 @@
+"""Run SQL on topics, with DuckDB: `oncelog.sql`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+try:
+    import duckdb
+except ImportError as missing:
+    raise ImportError("SQL on topics requires DuckDB; run `pip install 'oncelog[sql]'`") from missing
+
+from oncelog import errors
+from oncelog.client.consumer.blocking import Consumer
+from oncelog.client.serialization.registry import SchemaRegistry
+from oncelog.tables.bounds import ALL, OFFSET, PARTITION, TIMESTAMP
+from oncelog.tables.choosing import Wanted
+from oncelog.tables.layout import Layout
+from oncelog.tables.plan import Need, Parsed, Reading, column_name, needs, table_names
+from oncelog.tables.ranges import Found
+from oncelog.tables.scan import Progress, Scan
+from oncelog.tables.source import FAIL, Source
+from oncelog.tables.sqlite_tables import SqliteTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+RESULT_ROWS = 10_000
+"""The rows of a batch of a result."""
+Given = Mapping[str, str | Wanted]
+"""Formats by topic: "json", or `Wanted` with a schema."""
+
+
+def sql(
+    query: str,
+    bootstrap_servers: str | Sequence[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    *,
+    formats: Given | None = None,
+    key_formats: Given | None = None,
+    registry: SchemaRegistry | str | None = None,
+    sqlite: Mapping[str, str] | None = None,
+    bad_records: str = FAIL,
+    max_disorder: timedelta | None = None,
+    memory_limit: str | None = None,
+    **options: Any,
+) -> Query:
+    """Return the result of a SELECT of DuckDB's SQL, in which each topic is a table. The records are read later.
+
+        oncelog.sql("select country, count(*) from orders where _offset > 100 group by 1", "localhost:9092").polars()
+
+    A topic's columns are those of `oncelog.scan`. DuckDB's conditions on `_partition`, `_offset` and `_timestamp` limit
+    what is read from the brokers, and columns that the query does not use are not decoded. The records are those that
+    are committed when this function is called. Other tables are files (`'customers.parquet'`), or `NAME.TABLE` of a
+    SQLite file: `sqlite={"NAME": "PATH"}`.
+
+    `formats` and `key_formats` have formats by topic, as `value_format` of `scan`; see there for the other arguments.
+    `memory_limit` is DuckDB's, such as "2GB". Use the result as a context manager, or call `close`.
+
+    Raises ConfigError for a query that is no SELECT, or names unknown tables or columns. Raises RegistryError, and the
+    errors of a consumer.
+    """
+    source = Source(
+        bootstrap_servers,
+        config,
+        options,
+        SchemaRegistry(registry) if isinstance(registry, str) else registry,
+        _wanted(key_formats),
+        _wanted(formats),
+        bad_records,
+        max_disorder,
+    )
+    return Query(source, query, sqlite or {}, memory_limit)
+
+
+def schema_of(columns: str) -> pa.Schema:
+    """Return the schema of columns as in CREATE TABLE: "id bigint, name varchar". Raises ConfigError."""
+    with duckdb.connect() as connection:
+        try:
+            connection.execute(f"CREATE TABLE columns ({columns})")
+        except duckdb.Error as error:
+            raise errors.ConfigError(f"{columns!r}: {_first_line(error)}") from None
+        return connection.sql("FROM columns").to_arrow_table().schema
+
+
+def _wanted(given: Given | None) -> dict[str, Wanted]:
+    return {topic: Wanted(each) if isinstance(each, str) else each for topic, each in (given or {}).items()}
+
+
+class Read(NamedTuple):
+    """What a query reads of a topic."""
+
+    topic: str
+    layout: Layout
+    need: Need
+    found: Found
+
+
+class Query:
+    """The result of a query. Each method reads the same records again, if the topics still have them."""
+
+    def __init__(self, source: Source, query: str, sqlite: Mapping[str, str], memory_limit: str | None) -> None:
+        self._source = source
+        self._query = query
+        self._streams: list[_Stream] = []
+        self._connection = duckdb.connect()
+        try:
+            self._set("TimeZone", "UTC")
+            self._set("python_enable_replacements", False)
+            if memory_limit is not None:
+                self._set("memory_limit", memory_limit)
+            with self._translated():
+                self._prepare(query, sqlite)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the memory of DuckDB."""
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """End a method of this query that runs in another thread."""
+        for stream in self._streams:
+            stream.stopped = True
+        self._connection.interrupt()
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def reader(self, progress: Progress | None = None) -> pa.RecordBatchReader:
+        """Return a reader of the result's Arrow batches."""
+        for stream in self._streams:
+            stream.progress = progress
+        with self._translated():
+            found = self._connection.sql(self._query).to_arrow_reader(RESULT_ROWS)
+        return pa.RecordBatchReader.from_batches(found.schema, self._checked(found))
+
+    def arrow(self) -> pa.Table:
+        """Return the result as an Arrow table."""
+        return self.reader().read_all()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the result as Python objects."""
+        with self._translated():
+            found: list[tuple[Any, ...]] = self._connection.sql(self._query).fetchall()
+        return found
+
+    def polars(self) -> pl.DataFrame:
+        """Return the result as a frame of polars."""
+        import polars as pl
+
+        return pl.DataFrame(self.arrow())
+
+    def pandas(self) -> pd.DataFrame:
+        """Return the result as a frame of pandas."""
+        found: pd.DataFrame = self.arrow().to_pandas()
+        return found
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def into(
+        self,
+        topic: str,
+        config: Mapping[str, Any] | None = None,
+        *,
+        once: str | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> int | None:
+        """Write the result to a topic, in one transaction. Return the number of records.
+
+        The columns `_key`, `_partition`, `_timestamp` and `_headers` become these parts of a record, the others a JSON
+        object. A single other column `value` of texts or bytes is the value itself. With `once`, a name, the result is
+        written only if none was written to this topic under this name before: then, return None. Brokers forget a name
+        after `offsets.retention.minutes` (by default, seven days). `config` (default: that of the query) and `options`
+        are those of a producer.
+
+        Raises ConfigError, and the errors of a producer, after which nothing is written.
+        """
+        from oncelog.tables.writing import write
+
+        source = self._source
+        settings = source.config if config is None else config
+        return write(self.reader(progress), topic, source.bootstrap_servers, settings, options, once)
+
+    def reads(self) -> list[Read]:
+        """Return what the query reads of each topic."""
+        return [Read(each.scan.topic, each.layout, each.need, each.found) for each in self._streams]
+
+    def refresh(self) -> None:
+        """Let the next result have the records that are committed now, and a new `now()`."""
+        self._connection.rollback()
+        with self._translated(), self._source.consumer() as consumer:
+            self._limit(consumer)
+
+    def plan(self) -> str:
+        """Return DuckDB's plan as text."""
+        with self._translated():
+            return str(self._connection.execute(f"EXPLAIN {self._query}").fetchall()[0][1])
+
+    # -- preparation --------------------------------------------------------------------------------------------------
+
+    def _set(self, name: str, value: object) -> None:
+        try:
+            self._connection.execute(f"SET {name} = ?", [value])
+        except duckdb.Error as error:
+            raise errors.ConfigError(f"{name} = {value!r}: {error}") from None
+
+    def _prepare(self, query: str, sqlite: Mapping[str, str]) -> None:
+        """Make the tables that the query names, and find out what it needs of each topic."""
+        names = table_names(self._parsed(query))
+        with self._source.consumer() as consumer:
+            topics = consumer.list_topics()
+            for schema, name in sorted(names):
+                if schema in sqlite and schema:
+                    self._add_table(SqliteTable(sqlite[schema], name), schema, name)
+                elif not schema and name in topics:
+                    layout = self._source.layout(consumer, name)
+                    self._add_topic(name, layout)
+            try:
+                self._limit(consumer)
+            except duckdb.CatalogException as error:
+                near = {each for _, name in names for each in difflib.get_close_matches(name, topics)}
+                advice = f". Topics with a similar name: {', '.join(sorted(near))}" if near else ""
+                raise errors.ConfigError(f"{_first_line(error)}{advice}") from None
+
+    def _parsed(self, query: str) -> Parsed:
+        answer = self._serialized(query)
+        if answer["error"]:
+            reason = str(answer["error_message"])
+            raise errors.ConfigError("the query must be a SELECT" if "Only SELECT" in reason else reason)
+        if len(answer["statements"]) != 1:
+            raise errors.ConfigError(f"give one SELECT, not {len(answer['statements'])}")
+        found: Parsed = answer["statements"][0]["node"]
+        return found
+
+    def _serialized(self, query: str) -> Any:
+        return json.loads(self._connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
+
+    def _add_topic(self, topic: str, layout: Layout) -> None:
+        number = len(self._streams)
+        stream = _Stream(number, Scan(self._source, topic, layout, ALL), layout)
+        self._streams.append(stream)
+        self._add(stream, f"oncelog_{number}", "", topic, stream.names)
+
+    def _add_table(self, table: SqliteTable, schema: str, name: str) -> None:
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
+        self._add(table, f"oncelog_{schema}_{name}", schema, name, {each: each for each in table.schema.names})
+
+    def _add(self, stream: object, hidden: str, schema: str, name: str, columns: Mapping[str, str]) -> None:
+        self._connection.register(hidden, stream)
+        selected = ", ".join(f"{_quoted(inner)} AS {_quoted(outer)}" for inner, outer in columns.items())
+        full = _quoted(name) if not schema else f"{_quoted(schema)}.{_quoted(name)}"
+        kind = "VIEW" if schema else "TEMP VIEW"
+        self._connection.execute(f"CREATE {kind} {full} AS SELECT {selected} FROM {_quoted(hidden)}")
+
+    def _limit(self, consumer: Consumer) -> None:
+        """Learn from DuckDB's plan what the query needs, and find it. The transaction keeps `now()` the same."""
+        self._connection.begin()
+        plan = json.loads(self._connection.execute(f"EXPLAIN (FORMAT JSON) {self._query}").fetchall()[0][1])
+        limiting = (PARTITION, OFFSET, TIMESTAMP)
+        names = {inner: outer for stream in self._streams for inner, outer in stream.names.items() if outer in limiting}
+        needed = needs(plan, Reading(self._expression, self._microseconds, names))
+        for number, stream in enumerate(self._streams):
+            stream.limit(needed.get(number, stream.everything), consumer)
+
+    def _expression(self, text: str) -> Parsed | None:
+        answer = json.loads(
+            self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()[0][0]
+        )
+        return None if answer["error"] else answer["statements"][0]["node"]["select_list"][0]
+
+    def _microseconds(self, text: str) -> int | None:
+        found: int | None = self._connection.execute(
+            "SELECT epoch_us(TRY_CAST(? AS TIMESTAMP WITH TIME ZONE))", [text]
+        ).fetchall()[0][0]
+        return found
+
+    # -- errors -------------------------------------------------------------------------------------------------------
+
+    def _checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._translated():
+            yield from batches
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise the error of a stream instead of DuckDB's error about it, and DuckDB's others as ConfigError."""
+        try:
+            yield
+        except duckdb.CatalogException:
+            raise
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            for stream in self._streams:
+                if stream.failure is not None:
+                    raise stream.failure from None
+            raise errors.ConfigError(str(error)) from None
+
+
+class _Stream:
+    """A topic for DuckDB. Each scan of it gets a stream of its own."""
+
+    def __init__(self, number: int, scan: Scan, layout: Layout) -> None:
+        self._whole = self.scan = scan
+        self.layout = layout
+        self.need = self.everything = Need(frozenset(range(len(layout.columns))), ALL)
+        self.found = Found({}, {})
+        self.progress: Progress | None = None
+        self.failure: BaseException | None = None
+        self.stopped = False
+        self._order = sorted(range(len(layout.columns)), key=lambda index: layout.columns[index].name != PARTITION)
+        """The partition comes first, because DuckDB reads the first column to count rows."""
+        self.schema = pa.schema([(column_name(number, index), layout.columns[index].type) for index in self._order])
+        self.names = {column_name(number, index): layout.columns[index].name for index in range(len(layout.columns))}
+        """The columns' names in SQL by their names for DuckDB, in the order of the topic's table."""
+
+    def limit(self, need: Need, consumer: Consumer) -> None:
+        """Find the offsets to read for a need."""
+        self.need = need
+        columns = [self.layout.schema.names[number] for number in need.columns]
+        self.scan = self._whole.select(columns).within(need.bounds)
+        self.found = self.scan.found(consumer)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches()).__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self.scan.batches(whole=True, progress=self.progress, ranges=self.found.ranges):
+                if self.stopped:
+                    return
+                yield pa.RecordBatch.from_arrays([batch.column(index) for index in self._order], schema=self.schema)
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

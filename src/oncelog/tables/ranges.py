@@ -1,0 +1,118 @@
+"""Read ranges of offsets with a consumer, and find the ranges that bounds allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncelog import errors
+from oncelog.client.consumer.blocking import Consumer
+from oncelog.protocol.topics import TopicPartition
+from oncelog.tables.bounds import Bounds
+
+POLL_S = 0.25
+"""How long one step waits for records. After the last record, it is the wait for markers of transactions."""
+IDLE_STEPS = 240
+"""Steps without any progress (one minute) after which a read fails."""
+
+Ranges = dict[TopicPartition, tuple[int, int]]
+"""(first offset, offset after the last one) of each partition with something to read."""
+
+
+class Found(NamedTuple):
+    """The ranges to read, and those of the whole topic."""
+
+    ranges: Ranges
+    whole: Ranges
+
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of offsets in the ranges, and in the whole topic."""
+        read, all_of = (sum(end - start for start, end in each.values()) for each in (self.ranges, self.whole))
+        return read, all_of
+
+
+def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
+    """Return the offsets of a topic that may be within the bounds, up to its current end.
+
+    All records before the first one at or after a time are older, but not all after it are younger. So the end of a
+    range of times does not limit the offsets; see `read`.
+    """
+    partitions = [(topic, number) for number in sorted(consumer.partitions_for(topic))]
+    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    whole = {tp: (starts[tp], ends[tp]) for tp in partitions if starts[tp] < ends[tp]}
+    if bounds.is_empty:
+        return Found({}, whole)
+    low, high = bounds.partitions.low or 0, bounds.partitions.high
+    within = [tp for tp in whole if low <= tp[1] and (high is None or tp[1] < high)]
+    first, last = bounds.offsets.low or 0, bounds.offsets.high
+    found = {tp: (max(whole[tp][0], first), whole[tp][1] if last is None else min(whole[tp][1], last)) for tp in within}
+    if bounds.times.low is not None:
+        at = _at(consumer, within, -(-bounds.times.low // 1000))
+        found = {tp: (max(start, at.get(tp, end)), end) for tp, (start, end) in found.items()}
+    return Found({tp: (start, end) for tp, (start, end) in found.items() if start < end}, whole)
+
+
+def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+    """Return the offset of the first record at or after a time. Partitions without one are omitted."""
+    asked = min(max(time_ms, 0), 2**63 - 1)
+    answers = consumer.offsets_for_times(dict.fromkeys(partitions, asked))
+    return {tp: answer.offset for tp, answer in answers.items() if answer is not None}
+
+
+def read(
+    consumer: Consumer, ranges: Mapping[TopicPartition, tuple[int, int]], stop_us: int | None = None, **decoding: Any
+) -> Iterator[pa.Table]:
+    """Yield the records of these ranges, as `Consumer.tables` does with these arguments. Then end.
+
+    A partition also ends after a record at or after the time `stop_us`, in microseconds since the epoch. Markers of
+    transactions do not count, because they have the time at which they were written, whatever the records' times are.
+    Raises TimedOutError if a partition does not answer for a minute, and the errors of `Consumer.tables`.
+    """
+    left = {tp: end for tp, (start, end) in ranges.items() if start < end}
+    consumer.assign({tp: ranges[tp][0] for tp in left})
+    idle, before = 0, consumer.positions()
+    while left:
+        for table in consumer.tables(timeout=POLL_S, **decoding):
+            idle = 0
+            found = _before(table, left)
+            if found.num_rows:
+                yield found
+            if stop_us is not None:
+                left = {tp: end for tp, end in left.items() if tp[1] not in _passed(table, stop_us)}
+            if len(_unread(consumer, left)) < len(consumer.assignment()):
+                break
+        positions = consumer.positions()
+        idle = idle + 1 if positions == before else 0
+        before = positions
+        if left and idle >= IDLE_STEPS:
+            (topic, partition), end = next(iter(left.items()))
+            raise errors.TimedOutError(
+                f"no records of {topic}-{partition} have arrived for a minute, before offset {end}"
+            )
+        unread = _unread(consumer, left)
+        if unread and len(unread) < len(consumer.assignment()):
+            consumer.assign(list(unread))  # the others have been read
+        left = unread
+
+
+def _unread(consumer: Consumer, left: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    positions = consumer.positions()
+    return {tp: end for tp, end in left.items() if positions.get(tp, 0) < end}
+
+
+def _passed(table: pa.Table, time_us: int) -> set[int]:
+    """Return the partitions of a table in which a record is at or after a time."""
+    late = pc.greater_equal(table.column("timestamp").cast(pa.int64()), time_us)
+    return set(pc.unique(table.column("partition").filter(late)).to_pylist())
+
+
+def _before(table: pa.Table, ends: Mapping[TopicPartition, int]) -> pa.Table:
+    """Return the rows before the ends of their partitions."""
+    limits = [0] * (max(partition for _, partition in ends) + 1)
+    for (_, partition), end in ends.items():
+        limits[partition] = end
+    within = pc.less(table.column("offset"), pa.array(limits, pa.int64()).take(table.column("partition")))
+    return table if pc.all(within).as_py() else table.filter(within)

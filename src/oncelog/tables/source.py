@@ -1,0 +1,86 @@
+"""How to reach the cluster and the schema registry, and what the user says about formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from oncelog import errors
+from oncelog.client.consumer.blocking import Consumer
+from oncelog.client.serialization.registry import SchemaRegistry
+from oncelog.tables.bounds import ALL, Range
+from oncelog.tables.choosing import Wanted, chosen
+from oncelog.tables.layout import Layout
+from oncelog.tables.ranges import found_ranges, read
+
+SAMPLE_OFFSETS = 100
+"""How many offsets at the end of each partition a sample has."""
+SAMPLE_PARTITIONS = 16
+FAIL, NULL = BAD_RECORDS = ("fail", "null")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A cluster whose topics are read as tables."""
+
+    bootstrap_servers: str | Sequence[str] | None
+    config: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the consumers."""
+    registry: SchemaRegistry | None = None
+    keys: Mapping[str, Wanted] = field(default_factory=dict)
+    values: Mapping[str, Wanted] = field(default_factory=dict)
+    """What the user says about the formats, by topic."""
+    bad_records: str = FAIL
+    max_disorder: timedelta | None = None
+    """How much older than a record before it a record may be at most."""
+
+    def __post_init__(self) -> None:
+        if self.bad_records not in BAD_RECORDS:
+            raise errors.ConfigError(f"bad_records must be {' or '.join(BAD_RECORDS)}, not {self.bad_records!r}")
+        if self.max_disorder is not None and self.max_disorder < timedelta(0):
+            raise errors.ConfigError(f"max_disorder must not be negative, but is {self.max_disorder}")
+
+    def consumer(self) -> Consumer:
+        """Return a new consumer without a group. It never skips records that were deleted meanwhile."""
+        fixed = {"isolation_level": "read_committed", "auto_offset_reset": "none", "enable_auto_commit": False}
+        return Consumer(self.bootstrap_servers, self.config, **{**fixed, **self.options})
+
+    def stop_us(self, times: Range) -> int | None:
+        """Return the time after whose first record no record of a range of times can follow, or None."""
+        if times.high is None or self.max_disorder is None:
+            return None
+        return times.high + self.max_disorder // timedelta(microseconds=1)
+
+    def layout(self, consumer: Consumer, topic: str) -> Layout:
+        """Return the columns of a topic. Raises ConfigError, RegistryError and the consumer's errors."""
+        samples: list[pa.Table] = []
+
+        def sample(part: str) -> pa.Array:
+            if not samples:
+                samples.append(sampled(consumer, topic))
+            return samples[0].column(part).combine_chunks()
+
+        key, value = (
+            chosen(part, topic, given.get(topic, Wanted()), self.registry, lambda part=part: sample(part))  # type: ignore[misc]
+            for part, given in (("key", self.keys), ("value", self.values))
+        )
+        return Layout(key, value)
+
+
+def sampled(consumer: Consumer, topic: str) -> pa.Table:
+    """Return some of a topic's last records, as bytes, or if the ends have none, the first ones."""
+    whole = found_ranges(consumer, topic, ALL).whole
+    some = dict(sorted(whole.items(), key=lambda item: item[1][0] - item[1][1])[:SAMPLE_PARTITIONS])
+    ends = {tp: (max(start, end - SAMPLE_OFFSETS), end) for tp, (start, end) in some.items()}
+    tables = list(read(consumer, ends))
+    if not tables:  # the ends are markers of transactions, or aborted
+        tables = [table for table, _ in zip(read(consumer, some), range(1), strict=False)]
+    if not tables:
+        empty = pa.array([], pa.binary())
+        return pa.table({"key": empty, "value": empty})
+    return pa.concat_tables(tables).slice(0, SAMPLE_PARTITIONS * SAMPLE_OFFSETS).select(["key", "value"])

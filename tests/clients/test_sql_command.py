@@ -1,0 +1,193 @@
+"""`oncelog sql` on the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from oncelog import Admin, Producer
+from support.command_line import ONCELOG, Tool
+from support.servers import Server
+
+
+@pytest.fixture
+def topic(server: Server, admin: Admin, name: str) -> str:
+    """Return a topic with ten records of two countries."""
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for number in range(10):
+            row = {"id": number, "country": "fr" if number % 2 else "de", "price": number / 4}
+            producer.send(name, json.dumps(row), key=f"k{number}", timestamp=1_700_000_000_000 + number)
+    return name
+
+
+def test_rows_as_table_json_and_csv(tool: Tool, topic: str) -> None:
+    query = f'select country, count(*) as n, sum(price) as total from "{topic}" group by 1 order by 1'
+    assert tool("sql", query).splitlines() == [
+        "country  n  total",
+        "-------  -  -----",
+        "de       5    5.0",
+        "fr       5   6.25",
+        "(2 rows)",
+    ]
+    found = [json.loads(line) for line in tool("sql", query, "--output", "json").splitlines()]
+    assert found == [{"country": "de", "n": 5, "total": 5.0}, {"country": "fr", "n": 5, "total": 6.25}]
+    assert tool("sql", query, "--output", "csv") == "country,n,total\nde,5,5.0\nfr,5,6.25\n"
+    assert tool("sql", f'from "{topic}"', "--rows", "3").splitlines()[-1] == (
+        "(10 rows, the first 3 are shown (see --rows))"
+    )
+
+
+def test_values_of_all_kinds_are_printed(tool: Tool) -> None:
+    query = (
+        "select 'a' || chr(27) as text, '\\xff'::blob as data, true as yes, null as nothing, "
+        "1.50::decimal(9, 2) as price, "
+        "[1, 2] as list, {'x': 1} as struct, date '2026-01-02' as day, timestamp '2026-01-02 03:04:05' as at, "
+        "interval 90 minute as span, 170141183460469231731687303715884105727::hugeint as big, uuid() is not null as u"
+    )
+    (row,) = [json.loads(line) for line in tool("sql", query, "--output", "json").splitlines()]
+    assert row == {
+        "text": "a\x1b",
+        "data": {"base64": "/w=="},
+        "yes": True,
+        "nothing": None,
+        "price": "1.50",
+        "list": [1, 2],
+        "struct": {"x": 1},
+        "day": "2026-01-02",
+        "at": "2026-01-02T03:04:05",
+        "span": "P0M0DT5400S",
+        "big": "170141183460469231731687303715884105727",
+        "u": True,
+    }
+    (cells,) = csv.DictReader(io.StringIO(tool("sql", query, "--output", "csv")))
+    assert (cells["nothing"], cells["struct"], cells["yes"]) == ("", '{"x": 1}', "true")
+    assert "\x1b" not in tool("sql", query)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_rows_are_saved_as_a_whole_or_not_at_all(tool: Tool, topic: str, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"orders.{suffix}"
+    assert tool("sql", f'select id, price from "{topic}" order by id', "--to", str(path)) == ""
+    rows = {
+        "parquet": lambda: pq.read_table(path).to_pylist(),
+        "csv": lambda: [
+            {"id": int(row["id"]), "price": float(row["price"])}
+            for row in csv.DictReader(path.read_text().splitlines())
+        ],
+        "jsonl": lambda: [json.loads(line) for line in path.read_text().splitlines()],
+    }[suffix]()
+    assert rows == [{"id": number, "price": number / 4} for number in range(10)]
+    before = path.read_bytes()
+    failing = f"select 1 / 0 as x from \"{topic}\" where error('no') is null"
+    tool.fails(1, "sql", failing, "--to", str(path))
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_rows_are_written_to_a_topic_once(tool: Tool, admin: Admin, topic: str) -> None:
+    admin.create_topics(f"{topic}-sums")
+    arguments = ("sql", f'select country as _key, sum(price) as s from "{topic}" group by 1', "--into", f"{topic}-sums")
+    assert tool.run(*arguments, "--once", topic).stderr == f"oncelog: wrote 2 records to {topic}-sums\n"
+    assert tool.run(*arguments, "--once", topic).stderr == f"oncelog: {topic} is written already; nothing was done\n"
+    lines = tool("topic", "consume", f"{topic}-sums", "-e", "-K", "=", "--read-committed").splitlines()
+    assert sorted(lines) == ['de={"s":5}', 'fr={"s":6.25}']
+
+
+def test_explain_shows_what_is_read(tool: Tool, topic: str) -> None:
+    query = f"select country from \"{topic}\" where _offset between 3 and 4 and country <> 'x'"
+    lines = tool("sql", query, "--explain").splitlines()
+    assert lines[:3] == [
+        f"{topic}: values are json (schema from a sample), keys string",
+        "  reads 2 of 10 offsets, and the columns country, _offset",
+        "  partition 0: offsets 3 to 4",
+    ]
+
+
+def test_schema_of_the_command_line(tool: Tool, topic: str) -> None:
+    schema = f"{topic}=id decimal(9, 2), nothing varchar"
+    found = tool("sql", f'select sum(id), count(nothing) from "{topic}"', "--schema", schema, "--output", "csv")
+    assert found.splitlines()[1] == "45.00,0"
+    assert "no_such_type" in tool.fails(2, "sql", "select 1", "--schema", "t=id no_such_type")
+    assert "missing.avsc" in tool.fails(2, "sql", "select 1", "--schema", "t=@missing.avsc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("selec",), 1, "syntax error"),
+        (("drop table x",), 1, "the query must be a SELECT"),
+        (("from no_such_topic",), 1, "no_such_topic does not exist"),
+        (("select 1", "--once", "x"), 2, "--once needs --into"),
+        (("select 1", "--follow", "--explain"), 2, "--follow cannot be used together"),
+        (("select 1", "--to", "rows.xls"), 2, "the name must end in .parquet"),
+        (("select 1", "--to", "missing/rows.csv"), 1, "missing/rows.csv: No such file"),
+        (("select 1", "--into", "no-such-topic"), 1, "no-such-topic"),
+        (("select 1", "--max-disorder", "10m"), 2, "is not an ISO 8601 duration"),
+        (("select 1", "--memory", "much"), 1, "memory_limit = 'much'"),
+        (("from t", "--format", "t=yaml"), 1, "t"),
+        (("select 1", "--sqlite", "x"), 2, "--sqlite takes KEY=VALUE"),
+    ],
+)
+def test_wrong_arguments(tool: Tool, arguments: tuple[str, ...], status: int, message: str) -> None:
+    assert message in tool.fails(status, "sql", *arguments)
+
+
+def test_ctrl_c_ends_a_long_query(tool: Tool, topic: str) -> None:
+    """On a terminal, where the progress bar is shown first."""
+    query = f'select count(*) from "{topic}" a, range(100000) b, range(100000) c where a.id + b.range + c.range = -1'
+    parent, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [str(ONCELOG), "sql", query], env=tool.env, stdout=subprocess.PIPE, stderr=terminal, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    os.close(terminal)
+    shown = b""
+    while b"reading" not in shown:
+        shown += os.read(parent, 4096)
+    rest: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(parent, rest))
+    reader.start()
+    process.send_signal(signal.SIGINT)
+    status = process.wait(60)
+    reader.join()
+    os.close(parent)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert status == 130, rest
+
+
+def _read_all(terminal: int, into: list[bytes]) -> None:
+    try:
+        while found := os.read(terminal, 4096):
+            into.append(found)
+    except OSError:  # the process has ended
+        pass
+
+
+def test_followed_query_shows_new_records(tool: Tool, server: Server, topic: str) -> None:
+    query = f'select count(*) as n from "{topic}" where _timestamp < now()'
+    process = subprocess.Popen(
+        [str(ONCELOG), "sql", query, "--follow", "--every", "0.1", "--output", "json"],
+        env=tool.env, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline()) == {"n": 10}
+        with Producer(server.bootstrap) as producer:
+            producer.send(topic, b'{"id": 11}', timestamp=1)
+        assert json.loads(process.stdout.readline()) == {"n": 11}
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
