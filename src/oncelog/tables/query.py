@@ -22,7 +22,8 @@ from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.tables.bounds import ALL, OFFSET, PARTITION, TIMESTAMP
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.layout import Layout
-from oncelog.tables.plan import Need, Parsed, Reading, column_name, needs, table_names
+from oncelog.tables.parser import Parser
+from oncelog.tables.plan import Need, Reading, column_name, needs, table_names
 from oncelog.tables.ranges import Found
 from oncelog.tables.scan import Progress, Scan
 from oncelog.tables.source import FAIL, Source
@@ -111,6 +112,7 @@ class Query:
         self._query = query
         self._streams: list[_Stream] = []
         self._connection = duckdb.connect()
+        self._parser = Parser(self._connection)
         try:
             self._set("TimeZone", "UTC")
             self._set("python_enable_replacements", False)
@@ -222,7 +224,7 @@ class Query:
 
     def _prepare(self, query: str, sqlite: Mapping[str, str]) -> None:
         """Make the tables that the query names, and find out what it needs of each topic."""
-        names = table_names(self._parsed(query))
+        names = table_names(self._parser.query(query))
         with self._source.consumer() as consumer:
             topics = consumer.list_topics()
             for schema, name in sorted(names):
@@ -237,19 +239,6 @@ class Query:
                 near = {each for _, name in names for each in difflib.get_close_matches(name, topics)}
                 advice = f". Topics with a similar name: {', '.join(sorted(near))}" if near else ""
                 raise errors.ConfigError(f"{_first_line(error)}{advice}") from None
-
-    def _parsed(self, query: str) -> Parsed:
-        answer = self._serialized(query)
-        if answer["error"]:
-            reason = str(answer["error_message"])
-            raise errors.ConfigError("the query must be a SELECT" if "Only SELECT" in reason else reason)
-        if len(answer["statements"]) != 1:
-            raise errors.ConfigError(f"give one SELECT, not {len(answer['statements'])}")
-        found: Parsed = answer["statements"][0]["node"]
-        return found
-
-    def _serialized(self, query: str) -> Any:
-        return json.loads(self._connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
 
     def _add_topic(self, topic: str, layout: Layout) -> None:
         number = len(self._streams)
@@ -274,21 +263,9 @@ class Query:
         plan = json.loads(self._connection.execute(f"EXPLAIN (FORMAT JSON) {self._query}").fetchall()[0][1])
         limiting = (PARTITION, OFFSET, TIMESTAMP)
         names = {inner: outer for stream in self._streams for inner, outer in stream.names.items() if outer in limiting}
-        needed = needs(plan, Reading(self._expression, self._microseconds, names))
+        needed = needs(plan, Reading(self._parser.expression, self._parser.microseconds, names))
         for number, stream in enumerate(self._streams):
             stream.limit(needed.get(number, stream.everything), consumer)
-
-    def _expression(self, text: str) -> Parsed | None:
-        answer = json.loads(
-            self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()[0][0]
-        )
-        return None if answer["error"] else answer["statements"][0]["node"]["select_list"][0]
-
-    def _microseconds(self, text: str) -> int | None:
-        found: int | None = self._connection.execute(
-            "SELECT epoch_us(TRY_CAST(? AS TIMESTAMP WITH TIME ZONE))", [text]
-        ).fetchall()[0][0]
-        return found
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
