@@ -11,11 +11,15 @@ import numba
 from llvmlite import binding
 from numba import types
 
-from oncelog.columns import kernels
+from oncelog.columns import json_kernel, kernels
 from oncelog.columns.avro import read_kernel, write_kernel
 from oncelog.columns.signatures import ARRAYS
 
-PLACES = {"avro_read": read_kernel, "avro_write": write_kernel}
+PLACES = {
+    "avro_read": read_kernel,
+    "avro_write": write_kernel,
+    **dict.fromkeys(("base64_decode", "base64_encode", "json_shaped"), json_kernel),
+}
 """The modules of kernels that are not in `kernels`."""
 FROM_C = frozenset({"memcpy", "memmove", "memset"})
 

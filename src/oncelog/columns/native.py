@@ -37,8 +37,8 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 SOURCES: Final = (
-    "avro/operations.py", "avro/read_kernel.py", "avro/write_kernel.py", "compiler.py", "kernels.py", "native.py",
-    "signatures.py",
+    "avro/operations.py", "avro/read_kernel.py", "avro/write_kernel.py", "compiler.py", "json_kernel.py",
+    "json_nodes.py", "kernels.py", "native.py", "signatures.py",
 )  # fmt: skip
 """Files that determine the machine code."""
 

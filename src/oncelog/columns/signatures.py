@@ -15,17 +15,20 @@ TOO_SMALL: Final = -2
 SIGNATURES: Final = {
     "avro_read": "qqB" "qqq" "BqB" "nnnn" "qq",
     "avro_write": "qqB" "qB" "n" "qq" "Bqq",
+    "base64_decode": "BqBq",
+    "base64_encode": "BqBq",
     "count_headers": "Bn",
     "cut_records": "Bnnnnq",
     "decode_batches": "qn" "qqi" "qBBqBB" "?" "qqBBqBB",
     "encode_records": "qnnnq" "?qBB" "?qBB" "?qqBqBB" "Bq",
     "json_lines": "BqBBBq",
+    "json_shaped": "BqqBqnBqq",
     "longest_row": "n?q?q?qqq",
     "murmur2_partitions": "qBBni",
 }  # fmt: skip
 """Parameters of each kernel: B, i and q are arrays of uint8, int32 and int64, n is a number, and ? a truth value."""
 
-ON_DEMAND: Final = frozenset({"avro_read", "avro_write"})
+ON_DEMAND: Final = frozenset({"avro_read", "avro_write", "base64_decode", "base64_encode", "json_shaped"})
 """Kernels that only some formats need, so that others do not wait until they are compiled."""
 
 ARRAYS: Final = {"B": np.dtype(np.uint8), "i": np.dtype(np.int32), "q": np.dtype(np.int64)}
