@@ -278,7 +278,8 @@ def plain(schema: Any, found: Any) -> Any:
         case "union":
             if isinstance(found, tuple):
                 return plain(next(each for each in schema if name_of(each) == found[0]), found[1])
-            kinds = CONTAINERS.get(type(found), ())
+            is_double = isinstance(found, float) and "double" in schema  # or a float, which is the same as a double
+            kinds = () if is_double else CONTAINERS.get(type(found), ())
             branch = next((each for each in schema if kind_of(each) in kinds), None)
             return found if branch is None else plain(branch, found)
     return found

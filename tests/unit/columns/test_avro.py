@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -278,3 +279,61 @@ def test_slices_are_written() -> None:
     for first, length in ((0, 40), (3, 17), (39, 1), (40, 0)):
         values = form.encode(column.slice(first, length))
         assert form.decode(values)[0].to_pylist() == rows[first : first + length]
+
+
+# -- durations --------------------------------------------------------------------------------------------------------
+
+DURATION = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
+INTERVAL = pa.month_day_nano_interval()
+
+
+def duration(months: int, days: int, milliseconds: int) -> bytes:
+    return struct.pack("<III", months, days, milliseconds)
+
+
+def test_duration_is_an_interval() -> None:
+    schema = record(("each", {"type": "array", "items": DURATION}), ("maybe", ["null", "D"], None))
+    form = Avro(schema)
+    assert form.schema is not None
+    assert form.schema.type == pa.struct([("each", pa.list_(INTERVAL)), ("maybe", INTERVAL)])
+    largest = 2**31 - 1, 2**31 - 1, (2**32 - 1) * 10**6
+    rows = [{"each": [(1, 2, 3_000_000), (0, 0, 0), largest], "maybe": None}, None, {"each": [], "maybe": (7, 8, 0)}]
+    values = form.encode(pa.array(rows, form.schema.type))
+    raw = [duration(1, 2, 3), duration(0, 0, 0), duration(2**31 - 1, 2**31 - 1, 2**32 - 1)]
+    assert values.to_pylist() == [
+        data(schema, {"each": raw, "maybe": None}), None, data(schema, {"each": [], "maybe": duration(7, 8, 0)}),
+    ]  # fmt: skip
+    found, bad = form.decode(values)
+    assert (found, bad) == (pa.array(rows, form.schema.type), [])
+
+
+@pytest.mark.parametrize("parts", [(-1, 0, 0), (0, -1, 0), (0, 0, -1_000_000), (0, 0, 1), (0, 0, 2**32 * 10**6)])
+def test_interval_that_is_no_duration_is_not_written(parts: tuple[int, int, int]) -> None:
+    intervals = pa.array([{"d": (0, 0, 0)}, {"d": parts}], pa.struct([("d", INTERVAL)]))
+    with pytest.raises(ValueError, match="row 1 does not fit the Avro schema: d must have whole milliseconds, at most"):
+        Avro(record(("d", DURATION))).encode(intervals)
+
+
+def test_duration_that_is_no_interval_is_bad() -> None:
+    values = pa.array([duration(2**31, 0, 0), duration(1, 0, 0), duration(0, 2**32 - 1, 0), b"\0" * 11])
+    found, bad = Avro(DURATION, keep_bad=True).decode(values)
+    assert found.to_pylist() == [None, pa.MonthDayNano([1, 0, 0]), None, None]
+    assert [item.reason.partition(";")[0] for item in bad] == [
+        "a duration has 2147483648 months or days, more than 2^31 - 1",
+        "a duration has 4294967295 months or days, more than 2^31 - 1",
+        "it ends too early",
+    ]
+
+
+def test_durations_may_stay_bytes() -> None:
+    form = Avro(DURATION, schemas={1: DURATION}, intervals=False)
+    found, bad = form.decode(pa.array([b"\0\0\0\0\1" + duration(2**31, 1, 2)]))
+    assert (found.type, found.to_pylist(), bad) == (pa.binary(12), [duration(2**31, 1, 2)], [])
+    assert form.encode(found).to_pylist() == [duration(2**31, 1, 2)]
+    assert Avro({**DURATION, "size": 8}).decode(pa.array([b"12345678"]))[0].to_pylist() == [b"12345678"]
+
+
+def test_duration_may_have_a_default() -> None:
+    reader = record(("d", DURATION, "\1" + 11 * "\0"))
+    found, bad = Avro(reader, schemas={1: record()}).decode(pa.array([framed(1, record(), {})]))
+    assert (found.to_pylist(), bad) == ([{"d": pa.MonthDayNano([1, 0, 0])}], [])

@@ -25,7 +25,8 @@ class Avro:
     With `schema_id`, the written values are framed with this id. The values to read are framed, too, and `schema` is
     the schema with this id. `keep_bad` works as in `Json`. A union of null and one type is a column of that type. A
     union of more types is a struct with the fields `member0`, `member1` and so on for its types except null, in their
-    order; one of them has a value.
+    order; one of them has a value. A duration is an interval of months, days and nanoseconds. With `intervals=False`,
+    it is 12 bytes, because some libraries have no such type.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class Avro:
         schemas: Schemas | None = None,
         schema_id: int | None = None,
         keep_bad: bool = False,
+        intervals: bool = True,
     ) -> None:
         if schema is None and schemas is None:
             raise ValueError("Avro requires a schema, or schemas by id")
-        self.schema = None if schema is None else Reader(tree(parsed(schema)))
+        self._intervals = intervals
+        self.schema = None if schema is None else Reader(self._tree(schema))
         """Reads values as the schema demands. Its `type` is that of the column."""
         prefix = frame(check_schema_id(schema_id))
         self._writing = None if self.schema is None else Writer(self.schema.node, self.schema.type, prefix)
@@ -81,8 +84,11 @@ class Avro:
         if found is None:
             if self._schemas is None:
                 raise LookupError(f"schemas has no schema with id {schema_id}")
-            found = self._writers[schema_id] = tree(parsed(look_up(self._schemas, schema_id)))
+            found = self._writers[schema_id] = self._tree(look_up(self._schemas, schema_id))
         return found
+
+    def _tree(self, schema: object) -> Node:
+        return tree(parsed(schema), intervals=self._intervals)
 
     def _reader(self, node: Node) -> Reader:
         if node not in self._readers:

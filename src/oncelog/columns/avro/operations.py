@@ -26,28 +26,30 @@ TEXT: Final = 8
 DECIMAL: Final = 9
 """Read a big-endian integer of `x` bytes, or that follows its length if `x` is -1. It must lie between two numbers,
 which are in the pool from `y` on, as little-endian as the column's."""
-ENUM: Final = 10
+DURATION: Final = 10
+"""Read months, days and milliseconds, each of 32 bits, as Arrow's interval of months, days and nanoseconds."""
+ENUM: Final = 11
 """Read an index, and append its symbol: `tables[x:]` has the start and end of each of the `y` symbols in the pool."""
-UNION: Final = 11
+UNION: Final = 12
 """Read a branch's index, and continue at its step: `tables` has the steps of the `y` branches at `x`. -1: none."""
-JUMP: Final = 12
+JUMP: Final = 13
 """Continue at step `x`."""
-NULLS: Final = 13
+NULLS: Final = 14
 """Append a null to each of the columns `tables[x:y]`."""
-VALID: Final = 14
+VALID: Final = 15
 """Append a struct that is not null."""
-LIST: Final = 15
+LIST: Final = 16
 """Begin a list or a map, whose items are read by the steps after this one. Continue at step `x` after its last item.
 `y`: items may have no bytes."""
-ITEM: Final = 16
+ITEM: Final = 17
 """End an item. The next one is read by the steps from `x` on. `y`: as for LIST."""
-POOL: Final = 17
+POOL: Final = 18
 """Read the next values from the pool, from byte `x` to byte `y`: the default of a field."""
-DATA: Final = 18
+DATA: Final = 19
 """Read from the value again."""
-CALL: Final = 19
+CALL: Final = 20
 """Continue at step `x`, and after RETURN, with the next step."""
-RETURN: Final = 20
+RETURN: Final = 21
 """Return from CALL, or end the value."""
 
 WIDTH: Final = 6
@@ -65,6 +67,9 @@ VALIDITY: Final = 4
 ROOM: Final = 5
 """and the number of values for which there is room."""
 
+MOST_INT: Final = 2**31 - 1
+NANOSECONDS: Final = 1_000_000
+"""Of a millisecond."""
 MOST_DEPTH: Final = 64
 """Lists, maps and calls that may be in each other."""
 MOST_EMPTY: Final = 1 << 16
@@ -79,6 +84,7 @@ CUT_OFF: Final = 3
 LEFT_OVER: Final = 4
 TOO_LARGE: Final = 5
 MANY_DIGITS: Final = 14
+LARGE_DURATION: Final = 15
 BAD_BOOLEAN: Final = 6
 BAD_LENGTH: Final = 7
 BAD_TEXT: Final = 8
@@ -92,6 +98,7 @@ REASONS: Final = {
     CUT_OFF: "it ends too early",
     LEFT_OVER: "it is followed by {0} extra bytes",
     TOO_LARGE: "a number is larger than its type",
+    LARGE_DURATION: "a duration has {0} months or days, more than 2^31 - 1",
     MANY_DIGITS: "a decimal has more digits than its precision",
     BAD_BOOLEAN: "a boolean is {0}",
     BAD_LENGTH: "a length or count of {0}",
@@ -118,19 +125,21 @@ PUT_BYTES: Final = 4
 PUT_DECIMAL: Final = 5
 """Write a little-endian integer as a big-endian one of `x` bytes; if `x` is -1, of as few as possible, after their
 number."""
-MAYBE: Final = 6
+PUT_DURATION: Final = 6
+"""Write an interval as its months, days and milliseconds, each of 32 bits."""
+MAYBE: Final = 7
 """Write the number of the branch in `tables[y + 1]`, unless it is -1, and go on. For a null, write the one in
 `tables[y]` and continue at step `x`; if it is -1, the value must not be null."""
-MEMBER: Final = 7
+MEMBER: Final = 8
 """Write the one of `y` columns that is not null: `tables[x:]` has the column, the branch and the step of each."""
-PUT_LIST: Final = 8
+PUT_LIST: Final = 9
 """Begin a list: write its length, and its items with the steps after this one. If it is empty, continue at step `x`.
 `y` is the level of the items."""
-PUT_ITEM: Final = 9
+PUT_ITEM: Final = 10
 """End an item. The next one is written by the steps from `x` on. `y`: as for PUT_LIST."""
-GO: Final = 10
+GO: Final = 11
 """Continue at step `x`."""
-STOP: Final = 11
+STOP: Final = 12
 """End the value."""
 
 LEVEL: Final = 1
@@ -141,10 +150,12 @@ IS_NULL: Final = 1
 NO_MEMBER: Final = 2
 MANY_MEMBERS: Final = 3
 NO_ROOM: Final = 4
+BAD_DURATION: Final = 5
 
 COMPLAINTS: Final = {
     IS_NULL: "must not be null",
     NO_MEMBER: "has no member, but a union must have one",
     MANY_MEMBERS: "has several members, but a union must have one",
+    BAD_DURATION: "must have whole milliseconds, at most 2^32 - 1 of them, and no negative part",
 }
 """Why a row cannot be written, after the name of its column."""

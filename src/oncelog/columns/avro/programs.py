@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.columns.avro import operations as op
-from oncelog.columns.avro.schemas import Field, Node, below, default_bytes, named_members
+from oncelog.columns.avro.schemas import DURATION, Field, Node, below, default_bytes, named_members
 
 SKIP = -1
 
@@ -173,6 +173,8 @@ class _Compiler:
             self.nulls(column)
         elif reader.logical == "decimal":
             self._decimal(writer, reader, column)
+        elif reader.logical == DURATION:
+            self.program.step(op.DURATION, column.index, reader.size)
         elif reader.kind == "fixed":
             self.program.step(op.FIXED, column.index, reader.size)
         else:

@@ -164,6 +164,32 @@ def _append_number(columns: Any, lengths: Any, column: int, what: int, value: An
 
 
 @compiled
+def _little_endian(data: Any, pos: int) -> Any:
+    """Return an unsigned number of 32 bits."""
+    number = np.int64(data[pos]) | np.int64(data[pos + 1]) << 8
+    return number | np.int64(data[pos + 2]) << 16 | np.int64(data[pos + 3]) << 24
+
+
+@compiled
+def _append_duration(columns: Any, lengths: Any, column: int, data: Any, pos: int, result: Any) -> int:
+    """Append months, days and milliseconds as an interval."""
+    if _is_full(columns, lengths, column):
+        return op.FULL
+    months, days = _little_endian(data, pos), _little_endian(data, pos + 4)
+    if months > op.MOST_INT or days > op.MOST_INT:
+        result[1] = max(months, days)
+        return op.LARGE_DURATION
+    address = columns[column * op.WIDTH + op.ADDRESS] + 16 * lengths[2 * column]
+    parts = numba.carray(int32s(address), (2,))
+    parts[0] = months
+    parts[1] = days
+    numba.carray(int64s(address + 8), (1,))[0] = _little_endian(data, pos + 8) * op.NANOSECONDS
+    lengths[2 * column + 1] += 16
+    _advance(columns, lengths, column, 1)
+    return op.OK
+
+
+@compiled
 def _append_widened(columns: Any, lengths: Any, column: int, data: Any, pos: int) -> int:
     """Append a float as a double."""
     if _is_full(columns, lengths, column):
@@ -249,6 +275,8 @@ def _read_bytes(
     elif column >= 0:
         if what == op.DECIMAL:
             status = _append_decimal(columns, lengths, column, source, pos, size, pool, y)
+        elif what == op.DURATION:
+            status = _append_duration(columns, lengths, column, source, pos, result)
         elif what == op.FLOAT_TO_DOUBLE:
             status = _append_widened(columns, lengths, column, source, pos)
         else:
@@ -343,7 +371,7 @@ def _read_value(  # noqa: C901 - one branch for each kind of step
         result[1] = column
         if what <= op.LONG_TO_DOUBLE:
             pos, status = _read_number(what, column, columns, lengths, source, pos, end, result)
-        elif what <= op.DECIMAL:
+        elif what <= op.DURATION:
             pos, status = _read_bytes(what, column, x, y, columns, lengths, source, pos, end, pool, result)
         elif what <= op.UNION:
             pos, step, status = _read_choice(

@@ -40,7 +40,11 @@ LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-"""Logical types whose Arrow type has the same numbers. Others are read as the type below them, except decimals."""
+"""Logical types whose Arrow type has the same numbers. Others are read as the type below them, except decimals and
+durations."""
+DURATION = "duration"
+"""The logical type of months, days and milliseconds in a fixed of 12 bytes."""
+DURATION_SIZE = 12
 MOST_DIGITS = 76
 """Digits of Arrow's largest decimal."""
 
@@ -114,9 +118,14 @@ def parsed(schema: object) -> Any:
     return fastavro.parse_schema(plain)
 
 
-def tree(schema: Any) -> Node:
-    """Return the tree of a schema in fastavro's form."""
-    return _tree(schema, {})
+def tree(schema: Any, *, intervals: bool = True) -> Node:
+    """Return the tree of a schema in fastavro's form. Without `intervals`, durations are fixed."""
+    named: dict[str, Node] = {}
+    found = _tree(schema, named)
+    for node in named.values():  # each fixed has a name
+        if node.logical == DURATION and not (intervals and node.kind == "fixed" and node.size == DURATION_SIZE):
+            node.logical = ""
+    return found
 
 
 def _tree(schema: Any, named: dict[str, Node]) -> Node:
@@ -181,6 +190,8 @@ def arrow_type(node: Node, path: str = "", within: tuple[Node, ...] = ()) -> pa.
         return pa.map_(pa.string(), arrow_type(node.items[0], path, inside))
     if node.logical == "decimal":
         return (pa.decimal128 if node.precision <= 38 else pa.decimal256)(node.precision, node.scale)
+    if node.kind == "fixed" and node.logical == DURATION:
+        return pa.month_day_nano_interval()
     if node.kind == "fixed" and node.size:
         return pa.binary(node.size)
     return LOGICAL.get((node.kind, node.logical), PLAIN[node.kind])

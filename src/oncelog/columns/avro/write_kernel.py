@@ -44,6 +44,21 @@ def _put_decimal(columns: Any, column: int, row: int, size: int, out: Any, pos: 
 
 
 @compiled
+def _put_duration(address: Any, out: Any, pos: int) -> int:
+    """Write an interval as months, days and milliseconds. Return the position after it, or the negative reason."""
+    parts = numba.carray(int32s(address), (2,))
+    nanoseconds = numba.carray(int64s(address + 8), (1,))[0]
+    milliseconds = nanoseconds // op.NANOSECONDS
+    if parts[0] < 0 or parts[1] < 0 or nanoseconds < 0 or nanoseconds % op.NANOSECONDS != 0 or milliseconds >= 1 << 32:
+        return -op.BAD_DURATION
+    for number in (np.int64(parts[0]), np.int64(parts[1]), milliseconds):
+        for index in range(4):
+            out[pos + index] = number >> (8 * index) & 0xFF
+        pos += 4
+    return pos
+
+
+@compiled
 def avro_write(
     code: Any, tables: Any, pool: Any, columns: Any, valid: Any, first: int, rows: Any, stack: Any, out: Any,
     ends: Any, result: Any,
@@ -92,7 +107,7 @@ def _write_value(  # noqa: C901 - one branch for each kind of step
         if what == op.PUT:
             copy(out, pos, pool, start, end - start)
             pos += end - start
-        elif what <= op.PUT_DECIMAL:
+        elif what <= op.PUT_DURATION:
             address = columns[at + op.ADDRESS]
             if what == op.PUT_NUMBER:
                 if columns[at + op.SIZE] == 4:
@@ -104,6 +119,10 @@ def _write_value(  # noqa: C901 - one branch for each kind of step
                 pos += 1
             elif what == op.PUT_DECIMAL:
                 pos = _put_decimal(columns, column, row, x, out, pos)
+            elif what == op.PUT_DURATION:
+                pos = _put_duration(address + 16 * row, out, pos)
+                if pos < 0:
+                    return pos
             else:
                 if what == op.PUT_BYTES:
                     pos = write_varlong(out, pos, end - start)

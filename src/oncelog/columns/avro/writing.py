@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from oncelog.columns.avro import operations as op
 from oncelog.columns.avro.programs import Program
-from oncelog.columns.avro.schemas import Node, below, default_bytes, named_members
+from oncelog.columns.avro.schemas import DURATION, Node, below, default_bytes, named_members
 from oncelog.columns.fitting import cast, fitted
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import address, at
@@ -137,6 +137,8 @@ class _Plan:
             self._program.point(step)
         elif node.logical == "decimal":
             self._program.step(op.PUT_DECIMAL, column, node.size if node.kind == "fixed" else NONE)
+        elif node.logical == DURATION:
+            self._program.step(op.PUT_DURATION, column)
         elif node.kind in ("bytes", "string"):
             self._program.step(op.PUT_BYTES, column)
         elif node.kind != "null":
