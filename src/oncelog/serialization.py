@@ -5,8 +5,8 @@
     Consumer("localhost:9092", value_deserializer=AvroDeserializer(registry))
 
 Any function `(data, context) -> bytes` is a serializer, and any function `(data, context) -> object` a deserializer.
-`context` is a `SerializationContext`. The clients never call them with None. `AvroSerializer` and `AvroDeserializer`
-need `oncelog[avro]`. For typed columns of Arrow tables, see `oncelog.formats`.
+`context` is a `SerializationContext`. The clients never call them with None. `AvroSerializer`, `AvroDeserializer` and
+`avro_schemas` need `oncelog[avro]`. For typed columns of Arrow tables, see `oncelog.formats`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ __all__ = [
     "SerializationContext",
     "StringDeserializer",
     "StringSerializer",
+    "avro_schemas",
 ]
 
 if TYPE_CHECKING:
-    from oncelog.client.serialization.avro import AvroDeserializer, AvroSerializer
+    from oncelog.client.serialization.avro import AvroDeserializer, AvroSerializer, avro_schemas
 
 
 def __getattr__(name: str) -> object:
     """Import Avro when it is first used, because it needs fastavro."""
-    if name not in ("AvroDeserializer", "AvroSerializer"):
+    if name not in ("AvroDeserializer", "AvroSerializer", "avro_schemas"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from oncelog.client.serialization import avro
 

@@ -8,16 +8,31 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import DeserializingConsumer, SerializingProducer
-from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry import (
+    SchemaRegistryClient,
+    dual_schema_id_deserializer,
+    header_schema_id_serializer,
+    prefix_schema_id_serializer,
+    topic_subject_name_strategy,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer as TheirDeserializer
 from confluent_kafka.schema_registry.avro import AvroSerializer as TheirSerializer
+from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import MessageField
 from confluent_kafka.serialization import SerializationContext as TheirContext
 
 from oncelog import Admin, Consumer, Producer
-from oncelog.serialization import AvroDeserializer, AvroSerializer, SchemaRegistry, SerializationContext
+from oncelog.formats import Avro, Json
+from oncelog.serialization import (
+    AvroDeserializer,
+    AvroSerializer,
+    SchemaRegistry,
+    SerializationContext,
+    avro_schemas,
+)
 from support.schema_registry import FakeRegistry, fake_registry
 from support.servers import Server
 
@@ -113,3 +128,124 @@ def test_their_serializers_are_options_of_our_clients(
         (record,) = consumer.poll(30)
     assert (record.key, record.value) == (ORDERS[1], ORDERS[0])
     assert sorted(fake.subjects) == [f"{name}-key", f"{name}-value"]
+
+
+# -- schema ids in headers --------------------------------------------------------------------------------------------
+
+HEADER_STRATEGY = {**TOPIC_STRATEGY, "schema.id.serializer": header_schema_id_serializer}
+
+
+def test_their_and_our_headers_are_equal(fake: FakeRegistry) -> None:
+    client, registry = SchemaRegistryClient({"url": fake.url}), SchemaRegistry(fake.url)
+    serialize = TheirSerializer(client, json.dumps(SCHEMA), conf=HEADER_STRATEGY)
+    for field in ("key", "value"):
+        theirs_, ours = TheirContext("t", field, []), SerializationContext("t", field, [])
+        data = serialize(ORDERS[1], theirs_)
+        assert AvroSerializer(registry, SCHEMA, header=True)(ORDERS[1], ours) == data
+        assert ours.headers == theirs_.headers
+        assert [name for name, _ in ours.headers] == [f"__{field}_schema_id"]
+        assert AvroDeserializer(registry)(data, ours) == ORDERS[1]
+        assert TheirDeserializer(client, conf=TOPIC_STRATEGY)(data, theirs_) == ORDERS[1]
+
+
+def test_ids_in_headers_are_read_as_columns_and_as_records(
+    server: Server, admin: Admin, name: str, fake: FakeRegistry
+) -> None:
+    admin.create_topics(name)
+    client, registry = SchemaRegistryClient({"url": fake.url}), SchemaRegistry(fake.url)
+    serialize = TheirSerializer(client, json.dumps(SCHEMA), conf=HEADER_STRATEGY)
+    their_producer = SerializingProducer({"bootstrap.servers": server.bootstrap, "value.serializer": serialize})
+    their_producer.produce(name, value=ORDERS[0], headers=[("other", b"x")])
+    assert their_producer.flush(30) == 0
+    with Producer(server.bootstrap, value_serializer=serialize) as producer:  # their serializer in our client
+        producer.send(name, ORDERS[1])
+    with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, SCHEMA, header=True)) as producer:
+        producer.send(name, ORDERS[0], headers={"other": b"y"})
+    with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, SCHEMA)) as producer:
+        producer.send(name, ORDERS[1])  # an id before the datum
+    wanted = [*ORDERS, *ORDERS]
+    form = Avro(schemas=avro_schemas(registry), ids_in_headers=True)
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        rows: list[Any] = []
+        while len(rows) < 4:
+            table = next(consumer.tables(timeout=30, value=form))
+            assert "headers" not in table.column_names
+            rows += table.column("value").to_pylist()
+    assert [{**row, "tags": dict(row["tags"])} for row in rows] == wanted
+    for deserialize in (AvroDeserializer(registry), TheirDeserializer(client, conf=TOPIC_STRATEGY)):
+        with Consumer(server.bootstrap, auto_offset_reset="earliest", value_deserializer=deserialize) as consumer:
+            consumer.assign([(name, 0)])
+            found: list[Any] = []
+            while len(found) < 4:
+                found += [record.value for record in consumer.poll(30)]
+        assert found == wanted
+
+
+def test_columns_are_written_with_guids_in_headers(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+    admin.create_topics(name)
+    client, registry = SchemaRegistryClient({"url": fake.url}), SchemaRegistry(fake.url)
+    guid = registry.guid(f"{name}-value", json.dumps(SCHEMA))
+    form = Avro(SCHEMA, schema_guid=guid)
+    assert form.schema is not None
+    rows = pa.array([{**order, "tags": list(order["tags"].items())} for order in ORDERS], form.schema.type)
+    headers = pa.array([[{"key": "other", "value": b"x"}], None])
+    with Producer(server.bootstrap) as producer:
+        producer.send_table(name, pa.table({"value": rows, "headers": headers}), value=form).result(30)
+    their_consumer = DeserializingConsumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "value.deserializer": TheirDeserializer(client, conf=TOPIC_STRATEGY),
+        }
+    )
+    their_consumer.subscribe([name])
+    messages = [their_consumer.poll(30), their_consumer.poll(30)]
+    their_consumer.close()
+    assert [message.value() for message in messages] == ORDERS
+    assert [[key for key, _ in message.headers()] for message in messages] == [
+        ["other", "__value_schema_id"], ["__value_schema_id"],
+    ]  # fmt: skip
+
+
+# -- JSON Schema ------------------------------------------------------------------------------------------------------
+
+
+def test_json_columns_have_the_framing_of_json_schema(server: Server, admin: Admin, name: str) -> None:
+    """confluent-kafka's JSONSerializer needs more packages. These are the functions that frame what it has written."""
+    admin.create_topics(name)
+    orders = [{"id": 2**53 + 1, "tags": {"ü": "x"}}, {"id": 2, "tags": {}}]
+    kind = pa.schema([("id", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
+    schema_id = SchemaId("JSON", 7, "89791762-2336-186f-9674-299b90a8e231")
+    for frame in (prefix_schema_id_serializer, header_schema_id_serializer):
+
+        def serialize(data: Any, context: Any, frame: Any = frame) -> bytes:
+            framed: bytes = frame(json.dumps(data).encode(), context, schema_id)
+            return framed
+
+        with Producer(server.bootstrap, value_serializer=serialize) as producer:
+            producer.send(name, orders[0])
+    rows = pa.array([{**order, "tags": list(order["tags"].items())} for order in orders], pa.struct(kind))
+    with Producer(server.bootstrap) as producer:
+        producer.send_table(name, pa.table({"value": rows}), value=Json(kind, schema_id=7)).result(30)
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        found: list[Any] = []
+        while len(found) < 4:
+            found += next(consumer.tables(timeout=30, value=Json(kind))).column("value").to_pylist()
+    assert [{**row, "tags": dict(row["tags"])} for row in found] == [orders[0], *orders[:1], *orders]
+
+    def deserialize(data: bytes, context: Any) -> Any:
+        found_id = SchemaId("JSON")
+        found = json.load(dual_schema_id_deserializer(data, context, found_id))
+        return found_id.id, found_id.guid, found
+
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", value_deserializer=deserialize) as consumer:
+        consumer.assign([(name, 0)])
+        records: list[Any] = []
+        while len(records) < 4:
+            records += [record.value for record in consumer.poll(30)]
+    assert records == [
+        (7, None, orders[0]), (None, schema_id.guid, orders[0]), (7, None, orders[0]), (7, None, orders[1]),
+    ]  # fmt: skip

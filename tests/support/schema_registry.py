@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 
 class FakeRegistry:
@@ -36,6 +37,8 @@ class FakeRegistry:
         self.location = ""
         self.requests: list[tuple[str, str]] = []
         self.url = ""
+        self.has_guids = True
+        """Whether answers have GUIDs, as those of Confluent's registry since version 8.0."""
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
         """Register an answer's `schema`, `schemaType` and `references`, and return its id."""
@@ -48,15 +51,22 @@ class FakeRegistry:
             versions.append(number)
         return number
 
+    def guids(self, number: int) -> dict[str, str]:
+        return {"guid": str(guid_of(number))} if self.has_guids else {}
+
+    def whole(self, number: int) -> dict[str, Any]:
+        return {**self.schemas[number], **self.guids(number)}
+
     def answer(self, method: str, parts: list[str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         match method, parts:
             case "POST", ["subjects", subject, "versions"]:
                 kept = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
-                return 200, {"id": self.add(subject, kept)}
+                number = self.add(subject, kept)
+                return 200, {"id": number, **self.guids(number)}
             case "POST", ["subjects", subject]:
                 for version, number in enumerate(self.subjects.get(subject, []), 1):
                     if json.loads(self.schemas[number]["schema"]) == json.loads(body["schema"]):
-                        return 200, {"subject": subject, "id": number, "version": version, **self.schemas[number]}
+                        return 200, {"subject": subject, "id": number, "version": version} | self.whole(number)
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
                 return 200, self.schemas[int(number)]
@@ -64,8 +74,15 @@ class FakeRegistry:
                 versions = self.subjects[subject]
                 place = len(versions) if version == "latest" else int(version)
                 number = versions[place - 1]
-                return 200, {"subject": subject, "id": number, "version": place, **self.schemas[number]}
+                return 200, {"subject": subject, "id": number, "version": place} | self.whole(number)
+            case "GET", ["schemas", "guids", guid] if guid in (known := {str(guid_of(n)): n for n in self.schemas}):
+                return 200, {"id": known[guid]} | self.whole(known[guid])
         return 404, {"error_code": 40403, "message": f"{'/'.join(parts)} not found"}
+
+
+def guid_of(number: int) -> UUID:
+    """Return the GUID of the schema with this id."""
+    return UUID(int=(0xFACE << 112) + number)
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

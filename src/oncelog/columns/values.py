@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ MAGIC = 0
 FRAME = 5
 """Bytes before a framed value: the magic byte and the schema's id, a big-endian int32 (Confluent's wire format)."""
 
-Schemas = Mapping[int, Any] | Callable[[int], Any]
-"""A mapping or a function from an id to its schema. Each id is looked up once."""
+Schemas = Mapping[int | UUID, Any] | Mapping[int, Any] | Callable[[Any], Any]
+"""A mapping or a function from an id to its schema. Each id is looked up once. An id in a header may be a GUID."""
 
 
 class Bad(NamedTuple):
@@ -40,6 +41,22 @@ class Format(Protocol):
         """Return binary values, null for null. Raises ValueError or TypeError, which names the row or column."""
 
 
+class HeaderFormat(Format, Protocol):
+    """A format whose schema ids may be in headers of the records: in those that `record_headers` names."""
+
+    ids_in_headers: bool
+    header: bytes | None
+    """The header that belongs to written values."""
+
+    def decode_with_ids(self, values: pa.Array, ids: pa.Array) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:
+        """Decode values like `decode`. `ids` are the values of the headers as binary, null for rows without one."""
+
+
+def of_headers(form: Format | None) -> HeaderFormat | None:
+    """Return a format that uses headers, or None for another format."""
+    return cast("HeaderFormat", form) if hasattr(form, "decode_with_ids") else None
+
+
 def frame(schema_id: int | None) -> bytes:
     """Return the bytes in front of each value with this schema id, or no bytes for None."""
     return b"" if schema_id is None else bytes([MAGIC]) + schema_id.to_bytes(FRAME - 1, "big")
@@ -52,9 +69,9 @@ def check_schema_id(schema_id: int | None) -> int | None:
     return schema_id
 
 
-def look_up(schemas: Schemas, schema_id: int) -> Any:
+def look_up(schemas: Schemas, schema_id: int | UUID) -> Any:
     """Return the schema of an id. Raises LookupError."""
-    found = schemas(schema_id) if callable(schemas) else schemas.get(schema_id)
+    found = schemas(schema_id) if callable(schemas) else schemas.get(schema_id)  # type: ignore[arg-type]
     if found is None:
         raise LookupError(f"schemas has no schema with id {schema_id}")
     return found

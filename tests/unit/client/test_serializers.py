@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -27,6 +28,7 @@ from oncelog.serialization import (
     SerializationContext,
     StringDeserializer,
     StringSerializer,
+    avro_schemas,
 )
 from support.schema_registry import FakeRegistry, fake_registry
 
@@ -78,7 +80,7 @@ def test_functions_get_data_and_context_but_never_none() -> None:
     assert calls == [
         (1, SerializationContext("t", "value", headers)),
         (2, SerializationContext("t", "key", headers)),
-        (b"v", SerializationContext("t", "value", headers)),
+        (b"v", SerializationContext("t", "value", list(headers))),
     ]
 
 
@@ -285,3 +287,49 @@ def test_registry_that_fails_is_not_a_bad_record(fake: FakeRegistry) -> None:
 def test_wrong_arguments_are_named(fake: FakeRegistry, schema: Any, subject: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         AvroSerializer(SchemaRegistry(fake.url), schema, subject=subject)
+
+
+# -- schema ids in headers --------------------------------------------------------------------------------------------
+
+
+def test_schema_id_may_be_in_a_header(fake: FakeRegistry) -> None:
+    """test_confluent_serializers.py compares the bytes with those of confluent-kafka."""
+    registry = SchemaRegistry(fake.url)
+    serialize = AvroSerializer(registry, ORDER, header=True)
+    context = SerializationContext("t", "value", [("other", None)])
+    assert not serialize.ready({"id": 5}, context)
+    datum = serialize({"id": 5}, context)
+    assert serialize.ready({"id": 6}, context)
+    assert datum == b"\x0a"
+    guid = registry.guid("t-value", json.dumps(ORDER))
+    assert context.headers == [("other", None), ("__value_schema_id", b"\1" + guid.bytes)]
+    deserialize = AvroDeserializer(registry)
+    assert not deserialize.ready(datum, context)
+    assert deserialize(datum, context) == {"id": 5}
+    assert deserialize.ready(datum, context)
+    by_id = SerializationContext("t", "value", [("__value_schema_id", b"\0\0\0\0\x64")])
+    assert deserialize(datum, by_id) == {"id": 5}
+    of_key = SerializationContext("t", "key", context.headers)
+    with pytest.raises(ValueError, match="no schema id prefix, and no header with a schema id"):
+        deserialize(datum, of_key)
+    with pytest.raises(ValueError, match="the header __value_schema_id has 1 bytes, 3f, which are no schema id"):
+        deserialize(datum, SerializationContext("t", "value", [("__value_schema_id", b"?")]))
+    with pytest.raises(TypeError, match="requires a context with a list of headers"):
+        serialize({"id": 5}, CONTEXT)
+
+
+def test_registry_without_guids_is_named(fake: FakeRegistry) -> None:
+    fake.has_guids = False
+    serialize = AvroSerializer(SchemaRegistry(fake.url), ORDER, header=True)
+    with pytest.raises(RegistryError, match="the answer for subject t-value has no GUID, which headers need"):
+        serialize({"id": 5}, SerializationContext("t", "value", []))
+    with pytest.raises(LookupError, match="the registry has no such schema"):
+        SchemaRegistry(fake.url).schema(UUID(int=7))
+
+
+def test_schemas_of_a_registry_are_read_by_id_and_guid(fake: FakeRegistry) -> None:
+    registry = SchemaRegistry(fake.url)
+    text = json.dumps(ORDER)
+    schemas = avro_schemas(registry)
+    assert schemas(registry.register("t-value", text)) == schemas(registry.guid("t-value", text))
+    assert schemas(100)["name"] == "shop.Order"

@@ -12,7 +12,8 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import unreadable_batch
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
-from oncelog.columns.values import joined, raw_of
+from oncelog.columns.record_headers import header_values, schema_header
+from oncelog.columns.values import joined, of_headers, raw_of
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import TopicPartition
 
@@ -43,6 +44,8 @@ def decode(
     cannot read the first value, raise BadRecordError. Other errors of a format are raised unchanged. Records before an
     error are returned in an earlier table. Call `count` with the topics and numbers of the returned records.
     """
+    formats = {"key": key, "value": value}
+    needs_headers = include_headers or any(map(_reads_headers, formats.values()))
     started = [(fetch, fetch.position) for fetch in fetches]
     moved: dict[TopicPartition, tuple[int, int]] = {}
     tables: list[pa.Table] = []
@@ -57,10 +60,10 @@ def decode(
                 continue  # the partition was revoked meanwhile
             start = max(fetch.position, state.consumed or 0)
             try:
-                table, after = _decode_some(fetch, start, left, check_crcs, include_headers)
+                table, after = _decode_some(fetch, start, left, check_crcs, needs_headers)
                 left -= max(table.nbytes, 1)
                 if key is not None or value is not None:
-                    table, after = _typed(table, {"key": key, "value": value}, start, after)
+                    table, after = _typed(table, formats, start, after, include_headers)
             except Exception:
                 if not tables:
                     raise
@@ -113,7 +116,14 @@ def _decode_some(
     raise failure
 
 
-def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after: int) -> tuple[pa.Table, int]:
+def _reads_headers(form: Format | None) -> bool:
+    with_ids = of_headers(form)
+    return with_ids is not None and with_ids.ids_in_headers
+
+
+def _typed(
+    table: pa.Table, formats: dict[str, Format | None], start: int, after: int, include_headers: bool
+) -> tuple[pa.Table, int]:
     """Return keys and values in their formats, up to the first bad one. Raise BadRecordError if that is the first."""
     end, worst = len(table), None
     columns: dict[str, Any] = {}
@@ -121,7 +131,12 @@ def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after
         if form is None:
             continue
         plain = joined(table.column(name))
-        columns[name], bad = form.decode(plain)
+        with_ids = of_headers(form)
+        if with_ids is not None and with_ids.ids_in_headers:
+            ids = header_values(table.column("headers"), schema_header(name))
+            columns[name], bad = with_ids.decode_with_ids(plain, ids)
+        else:
+            columns[name], bad = form.decode(plain)
         if form.keep_bad:
             columns[f"{name}_bad"] = raw_of(plain, bad)
         elif bad and bad[0].row < end:
@@ -134,4 +149,6 @@ def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after
     for name, column in columns.items():
         index = table.schema.get_field_index(name)
         table = table.append_column(name, column) if index < 0 else table.set_column(index, name, column)
+    if "headers" in table.column_names and not include_headers:
+        table = table.drop_columns(["headers"])  # only a format needed them
     return table.slice(0, end), after

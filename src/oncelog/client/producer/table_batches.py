@@ -22,6 +22,8 @@ from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
 from oncelog.client.producer.table_sources import TableSource
 from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
 from oncelog.columns.encode import EncodedBatch, Rows
+from oncelog.columns.record_headers import schema_header, with_header
+from oncelog.columns.values import bits, of_headers
 from oncelog.protocol.records import HEADER_SIZE
 from oncelog.protocol.topics import TopicPartition
 
@@ -236,12 +238,26 @@ def _columns(table: pa.Table, target: Target, source: TableSource) -> dict[str, 
         if found["key"] is None:
             raise errors.UsageError("a format for the key needs a column named key")
         found["key"] = _encoded(target.key, found["key"], table, "key")
+    _add_schema_headers(found, target)
     if others:
         raise errors.UsageError(_no_part_of_a_record(others, table.column_names, source))
     if found["key"] is None and found["value"] is None:
         names = ", ".join(table.column_names) or "none at all"
         raise errors.UsageError(f"a table needs a column named key or value; this one has {names}")
     return found
+
+
+def _add_schema_headers(found: dict[str, Any], target: Target) -> None:
+    """Add the headers of formats that write the ids of schemas there. Raises UsageError."""
+    for name, form in (("key", target.key), ("value", target.value)):
+        with_ids, column = of_headers(form), found[name]
+        if with_ids is None or with_ids.header is None or column is None:
+            continue
+        rows = bits(column.buffers()[0], column)
+        try:
+            found["headers"] = with_header(found["headers"], schema_header(name), with_ids.header, rows)
+        except TypeError as error:
+            raise errors.UsageError(str(error)) from error
 
 
 def _no_part_of_a_record(others: list[str], names: list[str], source: TableSource) -> str:

@@ -6,9 +6,10 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 from oncelog.client.serialization.functions import SerializationContext
-from oncelog.client.serialization.plain import frame, split_frame
+from oncelog.client.serialization.plain import frame, guid_header, schema_and_data, schema_header
 from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.errors import ConfigError
 
@@ -44,11 +45,18 @@ class AvroSerializer:
 
     `subject` is the subject of the schema in the registry: "topic" (TOPIC-value or TOPIC-key), "record" (the schema's
     full name), "topic_record" (TOPIC-NAME), or a function (context, name) -> subject. The first record of a subject
-    registers the schema. With `register=False`, the schema must already be registered.
+    registers the schema. With `register=False`, the schema must already be registered. With `header`, the schema's
+    GUID is in the header `__value_schema_id` or `__key_schema_id`, and not before the datum.
     """
 
     def __init__(
-        self, registry: SchemaRegistry, schema: Schema, *, subject: str | Subject = "topic", register: bool = True
+        self,
+        registry: SchemaRegistry,
+        schema: Schema,
+        *,
+        subject: str | Subject = "topic",
+        register: bool = True,
+        header: bool = False,
     ) -> None:
         strategy = subject if callable(subject) else STRATEGIES.get(subject)
         if strategy is None:
@@ -60,7 +68,8 @@ class AvroSerializer:
         self._text = schema if isinstance(schema, str) and schema != plain else json.dumps(plain)
         self._parsed = fastavro.parse_schema(plain)
         self._name: str | None = self._parsed.get("name") if isinstance(self._parsed, dict) else None
-        self._ids: dict[str, int] = {}
+        self._header = header
+        self._ids: dict[str, int | UUID] = {}
 
     def ready(self, data: Any, context: SerializationContext) -> bool:
         """Return whether the schema's id is known. If it is, a call sends no request."""
@@ -71,37 +80,47 @@ class AvroSerializer:
         subject = self._subject(context, self._name)
         schema_id = self._ids.get(subject)
         if schema_id is None:
-            ask = self._registry.register if self._register else self._registry.find
-            schema_id = ask(subject, self._text)
+            schema_id = self._ask(subject)
             _remember(self._ids, subject, schema_id)
         out = io.BytesIO()
-        out.write(frame(schema_id))
+        if isinstance(schema_id, int):
+            out.write(frame(schema_id))
         fastavro.schemaless_writer(out, self._parsed, data)
+        if isinstance(schema_id, UUID):
+            if not isinstance(context.headers, list):
+                raise TypeError("a schema id in a header requires a context with a list of headers")
+            context.headers.append((schema_header(context), guid_header(schema_id)))
         return out.getvalue()
+
+    def _ask(self, subject: str) -> int | UUID:
+        """Return the id that the registry has for the schema, or its GUID for a header."""
+        if self._header:
+            return self._registry.guid(subject, self._text, register=self._register)
+        return (self._registry.register if self._register else self._registry.find)(subject, self._text)
 
 
 class AvroDeserializer:
     """Deserialize Avro with the schemas of a registry. A record becomes a dict.
 
     Each datum is read with its writer's schema. With `schema`, a dict or its JSON text, the datum is converted to that
-    schema by Avro's rules of schema resolution.
+    schema by Avro's rules of schema resolution. The schema's id may be before the datum, or in a header.
     """
 
     def __init__(self, registry: SchemaRegistry, schema: Schema | None = None) -> None:
         self._registry = registry
         self._reader = None if schema is None else fastavro.parse_schema(_plain(schema))
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int | UUID, Any] = {}
 
     def ready(self, data: bytes, context: SerializationContext) -> bool:
         """Return whether the schema with the datum's id is known. If it is, a call sends no request."""
-        framed = split_frame(data)
+        framed = schema_and_data(data, context)
         return framed is None or framed[0] in self._writers
 
     def __call__(self, data: bytes, context: SerializationContext) -> Any:
         """Return the object. Raises RegistryError, and other errors if the bytes are not a framed datum."""
-        framed = split_frame(data)
+        framed = schema_and_data(data, context)
         if framed is None:
-            raise ValueError("it has no schema id prefix")
+            raise ValueError("it has no schema id prefix, and no header with a schema id")
         schema_id, datum = framed
         writer = self._writers.get(schema_id)
         if writer is None:
@@ -131,6 +150,11 @@ def _plain(schema: object) -> Any:
 def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:
     """Return a schema of the registry in fastavro's form, with the schemas that it refers to."""
     return _parsed_with_references(registry, answer, what)[0]
+
+
+def avro_schemas(registry: SchemaRegistry) -> Callable[[int | UUID], Any]:
+    """Return a function from an id or a GUID to the registry's schema, for `oncelog.formats.Avro(schemas=...)`."""
+    return lambda schema_id: whole_schema(registry, registry.schema(schema_id), f"schema {schema_id}")
 
 
 def whole_schema(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:

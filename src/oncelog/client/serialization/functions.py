@@ -13,7 +13,8 @@ from oncelog.errors import OncelogError, SerializationError, UsageError
 class SerializationContext(NamedTuple):
     """The context that a serializer or deserializer gets besides the data. `field` is "key" or "value".
 
-    `headers` are pairs (name, value) of bytes or None. confluent-kafka's serializers accept this object.
+    `headers` is a list of pairs (name, value) of bytes or None. A serializer may add headers to it. confluent-kafka's
+    serializers accept this object.
     """
 
     topic: str
@@ -166,7 +167,7 @@ def _deserialized(function: Deserializer | None, data: bytes | None, record: Con
     if function is None or data is None:
         return data
     try:
-        return function(data, SerializationContext(record.topic, field, record.headers))
+        return function(data, SerializationContext(record.topic, field, list(record.headers)))
     except OncelogError:
         raise
     except Exception as error:

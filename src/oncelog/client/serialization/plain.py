@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 from oncelog.client.serialization.functions import SerializationContext
 
@@ -21,6 +22,38 @@ def split_frame(data: bytes) -> tuple[int, bytes] | None:
     if len(data) < FRAME_BYTES or data[0] != 0:
         return None
     return int.from_bytes(data[1:FRAME_BYTES], "big"), data[FRAME_BYTES:]
+
+
+GUID_BYTES = 16
+GUID_MAGIC = 1
+"""The first byte of a header with a schema's GUID."""
+
+
+def schema_header(context: SerializationContext) -> str:
+    """Return the name of the header that may have the schema's id (Confluent's HeaderSchemaIdSerializer)."""
+    return f"__{context.field}_schema_id"
+
+
+def guid_header(guid: UUID) -> bytes:
+    """Return the value of the header with a GUID."""
+    return bytes([GUID_MAGIC]) + guid.bytes
+
+
+def schema_and_data(data: bytes, context: SerializationContext) -> tuple[int | UUID, bytes] | None:
+    """Return the schema's id and the encoded data: the id is in a header, or before the data. None: there is no id.
+
+    Raises ValueError if the header has no id.
+    """
+    name = schema_header(context)
+    found = next((value for header, value in context.headers if header == name), None)
+    if found is None:
+        return split_frame(data)
+    framed = split_frame(found)
+    if framed is not None and not framed[1]:
+        return framed[0], data
+    if len(found) == GUID_BYTES + 1 and found[0] == GUID_MAGIC:
+        return UUID(bytes=found[1:]), data
+    raise ValueError(f"the header {name} has {len(found)} bytes, {found[:20].hex()}, which are no schema id")
 
 
 class StringSerializer:

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from math import inf
 from typing import Any
+from uuid import UUID
 
 from oncelog.client.backoff import Backoff
 from oncelog.errors import ConfigError, RegistryError
@@ -83,12 +84,27 @@ class SchemaRegistry:
             raise LookupError(f"{error}; register the schema for subject {subject} first") from None
         return self._id(found, subject)
 
-    def schema(self, schema_id: int) -> dict[str, Any]:
-        """Return the registry's answer for an id: `schema`, `schemaType` unless it is Avro, `references` if any.
+    def guid(self, subject: str, schema: str, *, register: bool = True) -> UUID:
+        """Return the GUID of a schema of a subject. With `register`, register it first if it is not registered.
+
+        Confluent's registry has GUIDs since version 8.0. Raises RegistryError if the registry has none, LookupError if
+        the schema is not registered.
+        """
+        place = f"/subjects/{_quoted(subject)}" + "/versions" * register
+        found = self._request(place, {"schema": schema}).get("guid")
+        try:
+            return UUID(found)
+        except (ValueError, TypeError, AttributeError):
+            raise RegistryError(
+                f"{self!r}: the answer for subject {subject} has no GUID, which headers need; write ids before the data"
+            ) from None
+
+    def schema(self, schema_id: int | UUID) -> dict[str, Any]:
+        """Return the registry's answer for an id or a GUID: `schema`, `schemaType` unless it is Avro, `references`.
 
         Raises LookupError for an unknown id, and RegistryError.
         """
-        return self._request(f"/schemas/ids/{schema_id}")
+        return self._request(f"/schemas/{'guids' if isinstance(schema_id, UUID) else 'ids'}/{schema_id}")
 
     def version(self, subject: str, version: int) -> dict[str, Any]:
         """Return the registry's answer for a version of a subject. Raises LookupError and RegistryError."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pyarrow as pa
 
 from oncelog.columns.avro.reading import Encoded, Reader, Run
 from oncelog.columns.avro.schemas import Node, Schema, parsed, tree
 from oncelog.columns.avro.writing import Writer
+from oncelog.columns.record_headers import guid_header, schema_in_header
 from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, check_schema_id, frame, look_up
 
+NO_ID = -1
 UNREADABLE = (ValueError, LookupError, TypeError)
 """Errors of a lookup of a schema that make values bad. The registry's own errors are not among them."""
 
@@ -21,6 +25,10 @@ class Avro:
     With `schemas`, the values to read are framed by the schema registry (Confluent's wire format: a zero byte, then an
     id of four bytes). `schemas` is a mapping or a callable from an id to the schema that values were written with.
     Each id is looked up once. If `schema` is also given, values are converted to it by Avro's rules of resolution.
+
+    With `ids_in_headers`, the ids may also be in the headers `__value_schema_id` and `__key_schema_id`, as Confluent's
+    HeaderSchemaIdSerializer writes them; `schemas` then also gets GUIDs (uuid.UUID). `schema_guid` is the GUID that is
+    written to this header of each record.
 
     With `schema_id`, the written values are framed with this id. The values to read are framed, too, and `schema` is
     the schema with this id. `keep_bad` works as in `Json`. A union of null and one type is a column of that type. A
@@ -37,7 +45,13 @@ class Avro:
         schema_id: int | None = None,
         keep_bad: bool = False,
         intervals: bool = True,
+        ids_in_headers: bool = False,
+        schema_guid: str | UUID | None = None,
     ) -> None:
+        if ids_in_headers and schemas is None:
+            raise ValueError("ids_in_headers requires schemas by GUID")
+        if schema_guid is not None and schema_id is not None:
+            raise ValueError("schema_id is written before each value, and schema_guid as a header: set one of them")
         if schema is None and schemas is None:
             raise ValueError("Avro requires a schema, or schemas by id")
         self._intervals = intervals
@@ -48,38 +62,49 @@ class Avro:
         self.keep_bad = keep_bad
         self._schemas = schemas
         self._framed = schemas is not None or schema_id is not None
-        self._writers: dict[int, Node] = {}
+        self.ids_in_headers = ids_in_headers
+        self.header = None if schema_guid is None else guid_header(UUID(str(schema_guid)))
+        self._writers: dict[int | UUID, Node] = {}
         self._readers: dict[Node, Reader] = {}
         if schema_id is not None and self.schema is not None:
             self._writers[schema_id] = self.schema.node
 
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[Bad]]:
         """See `Format`."""
+        return self._decode(values, None)
+
+    def decode_with_ids(self, values: pa.Array, ids: pa.Array) -> tuple[pa.Array, list[Bad]]:
+        """See `HeaderFormat`."""
+        return self._decode(values, ids)
+
+    def _decode(self, values: pa.Array, headers: pa.Array | None) -> tuple[pa.Array, list[Bad]]:
         column = Encoded(values)
         if self.schema is not None and not self._framed:
             run = Run(0, column.rows, 0, self.schema.node)
             found, bad = self.schema.read(column, [run], keep_bad=self.keep_bad)
             return found, [Bad(row, reason + _hint(values[row].as_py())) for row, reason in bad]
         into, runs = self.schema, []
-        for first, last, schema_id in column.schema_ids():
+        for first, last, found_id in column.schema_ids(headers):
+            skip = 0 if isinstance(found_id, bytes) else FRAME
             try:
-                writer = self._writer(schema_id)
+                writer = self._writer(found_id if isinstance(found_id, int) else schema_in_header(found_id))
                 into = into or self._reader(writer)
                 if self.schema is None and self._reader(writer).type != into.type:
                     raise ValueError("its schema differs from that of earlier values; pass a schema for all of them")
-                runs.append(Run(first, last, FRAME, writer))
+                runs.append(Run(first, last, skip, writer))
             except UNREADABLE as error:
-                runs.append(Run(first, last, FRAME, None, f"{type(error).__name__}: {error}"))
+                runs.append(Run(first, last, skip, None, f"{type(error).__name__}: {error}"))
                 if not self.keep_bad:
                     break
         if into is None:
             return pa.nulls(column.rows), [Bad(row, run.reason) for run in runs for row in column.valid_rows(run)]
         return into.read(column, runs, keep_bad=self.keep_bad)
 
-    def _writer(self, schema_id: int) -> Node:
+    def _writer(self, schema_id: int | UUID) -> Node:
         """Return the schema with this id, or -1 for a value without an id. Raises LookupError and ValueError."""
-        if schema_id < 0:
-            raise ValueError("it has no schema id prefix")
+        if schema_id == NO_ID:
+            also = ", and no header with a schema id" if self.ids_in_headers else ""
+            raise ValueError(f"it has no schema id prefix{also}")
         found = self._writers.get(schema_id)
         if found is None:
             if self._schemas is None:

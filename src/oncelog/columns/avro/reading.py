@@ -113,10 +113,10 @@ class Encoded:
         """Return the rows of a run that are not null."""
         return [run.first + int(row) for row in np.flatnonzero(self.valid[run.first : run.last])]
 
-    def schema_ids(self) -> Iterator[tuple[int, int, int]]:
+    def schema_ids(self, headers: pa.Array | None) -> Iterator[tuple[int, int, int | bytes]]:
         """Yield rows in order as (first, last + 1, id in their frames), or -1 for rows without a frame.
 
-        A null belongs to the rows before it.
+        If a row has a header with an id, the id is the header's bytes. A null belongs to the rows before it.
         """
         starts, sizes = self.ends[:-1], np.diff(self.ends)
         framed = (self.valid != 0) & (sizes >= FRAME)
@@ -126,10 +126,17 @@ class Encoded:
         ids[framed] = 0
         for place in range(FRAME - 1):
             ids[framed] = ids[framed] << 8 | self.data[at_ids + place]
+        distinct: list[bytes] = []
+        if headers is not None:
+            coded = headers.dictionary_encode()
+            distinct = coded.dictionary.to_pylist()
+            numbers = np.frombuffer(coded.indices.fill_null(-1).buffers()[1], np.int32)[: self.rows]
+            ids = np.where(numbers >= 0, -2 - numbers.astype(np.int64), ids)
         some = np.flatnonzero(self.valid)
         if not len(some):
             return
         cuts = some[1:][np.diff(ids[some]) != 0]
         firsts = [0, *cuts.tolist()]
         for first, last in zip(firsts, [*firsts[1:], self.rows], strict=True):
-            yield first, last, int(ids[some[0] if first == 0 else first])
+            found = int(ids[some[0] if first == 0 else first])
+            yield first, last, found if found >= -1 else distinct[-2 - found]

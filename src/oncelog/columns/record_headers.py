@@ -1,0 +1,89 @@
+"""Find a header in a column of headers, and add one to each row. The schema registry's ids may be in headers."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncelog.columns.fitting import plain
+from oncelog.columns.values import MAGIC, bits, joined
+
+GUID_MAGIC = 1
+"""The first byte of a header with a GUID. The GUID's 16 bytes follow (Confluent's HeaderSchemaIdSerializer)."""
+ID_SIZE, GUID_SIZE = 4, 16
+
+
+def schema_header(field: str) -> str:
+    """Return the name of the header with the schema id of a field, key or value."""
+    return f"__{field}_schema_id"
+
+
+def guid_header(guid: UUID) -> bytes:
+    """Return the value of a header with the schema's GUID."""
+    return bytes([GUID_MAGIC]) + guid.bytes
+
+
+def schema_in_header(value: bytes) -> int | UUID:
+    """Return the schema id or GUID in a header. Raises ValueError."""
+    if len(value) == 1 + GUID_SIZE and value[0] == GUID_MAGIC:
+        return UUID(bytes=value[1:])
+    if len(value) == 1 + ID_SIZE and value[0] == MAGIC:
+        return int.from_bytes(value[1:], "big")
+    raise ValueError(f"the header with its schema id has {len(value)} bytes, {value[:20].hex()}, which are no id")
+
+
+def header_values(headers: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+    """Return the value of each row's first header with a name, as binary. Null: the row has none."""
+    counts, names, values = _parts(headers)
+    found = np.flatnonzero(_true(pc.equal(names, pa.scalar(name.encode(), names.type))))
+    rows, firsts = np.unique(np.repeat(np.arange(len(counts)), counts)[found], return_index=True)
+    places, missing = np.zeros(len(counts), np.int64), np.ones(len(counts), np.bool_)
+    places[rows], missing[rows] = found[firsts], False
+    return values.take(pa.array(places, mask=missing)).cast(pa.binary())
+
+
+def with_header(headers: pa.Array | pa.ChunkedArray | None, name: str, value: bytes, rows: Any) -> pa.Array:
+    """Return the headers with one more at the end of each row where `rows`, bytes of 0 and 1, is 1."""
+    if headers is None:
+        counts, names, values = np.zeros(len(rows), np.int64), *[pa.array([], pa.large_binary())] * 2
+    else:
+        counts, names, values = _parts(headers)
+    added = rows.astype(np.int64)
+    ends = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(counts + added, out=ends[1:])
+    places = np.full(int(ends[-1]), len(names), np.int64)  # the new header comes after all others
+    places[np.arange(len(names)) + np.repeat(np.cumsum(added) - added, counts)] = np.arange(len(names))
+    chosen = pa.array(places)
+    columns = [
+        pa.concat_arrays([column, pa.array([new], pa.large_binary())]).take(chosen)
+        for column, new in ((names, name.encode()), (values, value))
+    ]
+    return pa.LargeListArray.from_arrays(pa.array(ends), pa.StructArray.from_arrays(columns, ["key", "value"]))
+
+
+def _parts(headers: pa.Array | pa.ChunkedArray) -> tuple[Any, pa.Array, pa.Array]:
+    """Return the number of headers in each row, and the names and values of all as large_binary.
+
+    `headers` are maps, or lists of structs (key, value). Raises TypeError for another type.
+    """
+    array = plain(joined(headers))
+    if pa.types.is_map(array.type):
+        array = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    t, kind = pa.types, array.type
+    pairs = kind.value_type if t.is_list(kind) or t.is_large_list(kind) else pa.null()
+    if not t.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
+        raise TypeError(f"the column headers must be a list of structs (key, value), not {kind}")
+    counts = pc.list_value_length(array).cast(pa.int64()).fill_null(0)
+    fields = array.flatten().flatten()
+    names, values = (plain(fields[pairs.get_field_index(name)]).cast(pa.large_binary()) for name in ("key", "value"))
+    return np.frombuffer(counts.buffers()[1], np.int64)[counts.offset : counts.offset + len(counts)], names, values
+
+
+def _true(flags: pa.Array) -> Any:
+    """Return bytes of 0 and 1 for booleans; null is 0."""
+    flags = flags.fill_null(False)
+    return bits(flags.buffers()[1], flags)
