@@ -77,6 +77,19 @@ def test_json_becomes_a_struct(spark: SparkSession, server: Server, topic: str) 
     assert flat.where("id = 2").count() == 1
 
 
+def test_json_maps_bytes_and_exact_decimals_are_those_of_from_json(
+    spark: SparkSession, server: Server, topic: str
+) -> None:
+    ddl = "m map<string, array<int>>, b binary, d decimal(38, 0), at timestamp_ntz"
+    send(server, topic, b'{"m": {"x": [1], "": null}, "b": "AP8=", "d": 12345678901234567890123456789012345678}')
+    send(server, topic, b'{"m": {}, "b": null, "d": "5", "at": "2026-01-02T03:04:05.000001"}', b'{"m": null}')
+    options = {"subscribe": topic, "valueFormat": "json", "valueSchema": ddl}
+    parsed = f"from_json(cast(value as string), '{ddl}') value"
+    wanted = batch(spark, server, subscribe=topic).load().selectExpr(parsed, "partition", "offset")
+    found = batch(spark, server, **options).load()
+    assert [row["value"] for row in rows_of(found)] == [row["value"] for row in rows_of(wanted)]
+
+
 def test_avro_is_read_with_the_latest_schema(
     spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
 ) -> None:
@@ -142,6 +155,15 @@ def test_bad_records(spark: SparkSession, server: Server, registry: FakeRegistry
     kept = rows_of(batch(spark, server, **options, badRecords="column").load())
     assert [row["_corrupt_record"] for row in kept] == [None, b"\0damage", None]
     assert [row["value"] and row["value"]["id"] for row in kept] == [1, None, 2]
+
+
+def test_framed_value_without_a_registry_names_the_option(
+    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+) -> None:
+    send(server, topic, *avro(registry, topic, FIRST, {"id": 1, "on": 0}))
+    options = {"subscribe": topic, "valueFormat": "avro", "valueSchema": json.dumps(FIRST)}
+    with pytest.raises(Exception, match=r"framed it \(id 100\), set option schemaRegistryUrl"):
+        batch(spark, server, **options).load().collect()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from oncelog.columns.fitting import plain
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import TOO_SMALL, at, at_binary
+from oncelog.columns.values import lengths, numbers, valid_bits
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.records import HEADER_SIZE, put_header
 
@@ -183,7 +184,7 @@ class _Column:
                 "(oncelog.formats)"
             )
         self.rows = len(array)
-        self.valid = _valid(array)
+        self.valid = valid_bits(array)
         if pa.types.is_fixed_size_binary(array.type):
             self.ends = np.arange(array.offset, array.offset + self.rows + 1, dtype=np.int64) * array.type.byte_width
             data = array.buffers()[1]
@@ -218,9 +219,8 @@ class _Headers:
         pairs = array.type.value_type if listed else None
         if pairs is None or not pa.types.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
             raise TypeError(f"the column headers must be a list of structs (key, value), not {array.type}")
-        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)
-        np.cumsum(lengths, out=self.rows[1:])
+        np.cumsum(lengths(array), out=self.rows[1:])
         fields = array.flatten().flatten()  # in the order of the type, which may be (value, key)
         self.names, self.values = (
             _Column(fields[pairs.get_field_index(name)], f"headers.{name}") for name in ("key", "value")
@@ -243,12 +243,6 @@ def _single_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
-def _valid(array: pa.Array) -> Any:
-    if array.null_count == 0:
-        return np.ones(len(array), np.uint8)
-    return array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-
-
 def _timestamps(timestamps: Any, rows: int) -> Any:
     if isinstance(timestamps, int):
         return np.full(rows, timestamps, np.int64)
@@ -258,7 +252,8 @@ def _timestamps(timestamps: Any, rows: int) -> Any:
             raise ValueError(f"{array.null_count} of {len(array)} timestamps are null")
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
-        timestamps = array.to_numpy(zero_copy_only=False)
+        is_long = pa.types.is_int64(array.type)
+        timestamps = numbers(array, np.int64) if is_long else array.to_numpy(zero_copy_only=False)
     times = np.ascontiguousarray(timestamps, np.int64)
     if times.shape != (rows,):
         raise ValueError(f"timestamps have shape {times.shape}, but there are {rows} rows")

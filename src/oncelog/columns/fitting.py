@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oncelog.columns.values import lengths
+
 
 def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *, complete: bool = False) -> Any:
     """Return `kind` without the struct fields that `given` lacks. The other fields keep the order of `kind`.
@@ -78,7 +80,7 @@ def _is_list(kind: pa.DataType) -> bool:
 def _list_of(values: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return lists with the lengths and nulls of `values`, and with these items."""
     ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False), out=ends[1:])
+    np.cumsum(lengths(values), out=ends[1:])
     mask = values.is_null() if values.null_count else None
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(pa.array(ends), items, kind, mask=mask)

@@ -13,6 +13,7 @@ from oncelog.columns.fitting import plain, require_distinct
 from oncelog.columns.json_types import buffers
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
+from oncelog.columns.values import lengths
 
 _FIRST_SECOND_NS = -(2**63 // 10**9) * 10**9
 
@@ -131,7 +132,7 @@ def _joined(values: pa.Array, items: pa.Array, before: str, after: str) -> pa.Ar
     if pa.types.is_map(values.type):
         values = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
     ends = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), out=ends[1:])
+    np.cumsum(lengths(values), out=ends[1:])
     lists = pa.LargeListArray.from_arrays(pa.array(ends), items)
     return _join(before, pc.binary_join(lists, pa.scalar(",", pa.large_string())), after)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.columns.fitting import plain
-from oncelog.columns.values import MAGIC, bits, joined
+from oncelog.columns.values import MAGIC, bits, joined, lengths
 
 GUID_MAGIC = 1
 """The first byte of a header with a GUID. The GUID's 16 bytes follow (Confluent's HeaderSchemaIdSerializer)."""
@@ -77,10 +77,9 @@ def _parts(headers: pa.Array | pa.ChunkedArray) -> tuple[Any, pa.Array, pa.Array
     pairs = kind.value_type if t.is_list(kind) or t.is_large_list(kind) else pa.null()
     if not t.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
         raise TypeError(f"the column headers must be a list of structs (key, value), not {kind}")
-    counts = pc.list_value_length(array).cast(pa.int64()).fill_null(0)
     fields = array.flatten().flatten()
     names, values = (plain(fields[pairs.get_field_index(name)]).cast(pa.large_binary()) for name in ("key", "value"))
-    return np.frombuffer(counts.buffers()[1], np.int64)[counts.offset : counts.offset + len(counts)], names, values
+    return lengths(array), names, values
 
 
 def _true(flags: pa.Array) -> Any:

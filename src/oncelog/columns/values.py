@@ -93,6 +93,28 @@ def bits(buffer: pa.Buffer | None, values: pa.Array) -> Any:
     return np.ascontiguousarray(found[first:])
 
 
+def valid_bits(values: pa.Array) -> Any:
+    """Return a byte for each value: 0 for null. `to_numpy` would import pandas in each of Spark's workers."""
+    return np.zeros(len(values), np.uint8) if pa.types.is_null(values.type) else bits(values.buffers()[0], values)
+
+
+def numbers(values: pa.Array, kind: Any) -> Any:
+    """Return the numbers of a column as numpy's type `kind`, which must be the column's. Those of nulls are undefined.
+
+    `to_numpy` would import pandas.
+    """
+    size = np.dtype(kind).itemsize
+    if not len(values):
+        return np.zeros(0, kind)
+    return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * size)
+
+
+def lengths(values: pa.Array) -> Any:
+    """Return the length of each list or map as int64, and 0 for null."""
+    found = numbers(pc.list_value_length(values).cast(pa.int64()), np.int64)
+    return np.where(valid_bits(values), found, 0)
+
+
 def mask(valid: Any) -> pa.Buffer | None:
     """Return Arrow's validity buffer for bytes of 0 and 1, or None if all are 1."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

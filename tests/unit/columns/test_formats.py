@@ -455,6 +455,9 @@ def test_framed_values_with_unknown_schema_ids() -> None:
     _, (bad,) = Avro("string").decode(framed)
     assert bad.reason.startswith("it is followed by 10 extra bytes; ")
     assert bad.reason.endswith("if the schema registry framed it (id 7), read with schemas={7: ...} or schema_id=7")
+    form = Avro("string")
+    form.framed_advice = "ask"
+    assert form.decode(framed)[1][0].reason.endswith("if the schema registry framed it (id 7), ask")
     _, (bad,) = Avro("string").decode(pa.array([b"\x04abc"]))
     assert bad.reason == "it is followed by 1 extra bytes"
 

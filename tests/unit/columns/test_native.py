@@ -34,6 +34,35 @@ print(*sorted({"numba", "pandas"} & set(sys.modules)))
 """
 
 
+NULLS = """
+import sys
+import numpy as np
+import pyarrow as pa
+from oncelog.columns.encode import encode_partition
+from oncelog.columns.decode import decode_batches
+from oncelog.protocol.records import stamp
+
+ends = pa.py_buffer(np.array([0, 1, 3], np.int32))
+keys = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"xyz")])
+nulls = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(bytes([2])), ends, pa.py_buffer(b"xyz")])
+pairs = pa.StructArray.from_arrays([keys, nulls], ["key", "value"])
+lists = pa.py_buffer(np.array([0, 2, 2], np.int32))
+headers = pa.Array.from_buffers(pa.list_(pairs.type), 2, [pa.py_buffer(bytes([1])), lists], children=[pairs])
+times = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(np.array([5, 6]))])
+made = encode_partition(keys, nulls, headers, times)[0].buffer
+stamp(made, -1, -1, -1, transactional=False)
+table, _ = decode_batches([made], topic="t", partition=3, start_offset=0, include_headers=True)
+assert table["value"].to_pylist() == [None, b"yz"]
+assert table["headers"].to_pylist() == [[{"key": "x", "value": None}, {"key": "yz", "value": b"yz"}], []]
+print("pandas" in sys.modules)
+"""
+
+
+def test_columns_with_nulls_and_headers_import_no_pandas() -> None:
+    done = subprocess.run([sys.executable, "-c", NULLS], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == "False"
+
+
 def used(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[str, str]:
     """Return the heavy modules of a process after one round of encoding and decoding, and its log."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))

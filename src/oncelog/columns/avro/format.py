@@ -37,6 +37,9 @@ class Avro:
     it is 12 bytes, because some libraries have no such type.
     """
 
+    framed_advice = "read with schemas={{{0}: ...}} or schema_id={0}"
+    """What an error advises for a value that seems to have an unexpected frame. {0} is the id."""
+
     def __init__(
         self,
         schema: Schema | None = None,
@@ -82,7 +85,7 @@ class Avro:
         if self.schema is not None and not self._framed:
             run = Run(0, column.rows, 0, self.schema.node)
             found, bad = self.schema.read(column, [run], keep_bad=self.keep_bad)
-            return found, [Bad(row, reason + _hint(values[row].as_py())) for row, reason in bad]
+            return found, [Bad(row, reason + self._hint(values[row].as_py())) for row, reason in bad]
         into, runs = self.schema, []
         for first, last, found_id in column.schema_ids(headers):
             skip = 0 if isinstance(found_id, bytes) else FRAME
@@ -126,10 +129,9 @@ class Avro:
             raise TypeError("writing Avro requires a schema: Avro(schema)")
         return self._writing.write(values)
 
-
-def _hint(value: bytes) -> str:
-    """Return a hint for the error message if a value may have an unexpected frame, or an empty string."""
-    if len(value) < FRAME or value[0] != MAGIC:
-        return ""
-    of = int.from_bytes(value[1:FRAME], "big")
-    return f"; if the schema registry framed it (id {of}), read with schemas={{{of}: ...}} or schema_id={of}"
+    def _hint(self, value: bytes) -> str:
+        """Return a hint for the error message if a value may have an unexpected frame, or an empty string."""
+        if len(value) < FRAME or value[0] != MAGIC:
+            return ""
+        schema_id = int.from_bytes(value[1:FRAME], "big")
+        return f"; if the schema registry framed it (id {schema_id}), {self.framed_advice.format(schema_id)}"

@@ -92,7 +92,9 @@ class FieldFormat:
             if self.schema is None:
                 raise MisuseError(f"option {self.option} is missing; set it if the query has a schema of its own")
             if reading:
-                return Avro(self.schema, schemas=self._schemas(), keep_bad=keep_bad, intervals=False)
+                found = Avro(self.schema, schemas=self._schemas(), keep_bad=keep_bad, intervals=False)
+                found.framed_advice = "set option schemaRegistryUrl"
+                return found
             return Avro(self.schema, schema_id=self.schema_id, intervals=False)
         except (ValueError, TypeError) as error:
             raise MisuseError(f"option {self.option}: {error}") from None

@@ -16,6 +16,7 @@ from oncelog.client.blocking import BlockingCluster
 from oncelog.client.discovery.reasons import known_partitions
 from oncelog.client.producer.batch import RECORD_OVERHEAD
 from oncelog.columns.encode import EncodedBatch, Rows, partition_of
+from oncelog.columns.values import numbers, valid_bits
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.records import HEADER_SIZE, next_sequence, stamp
 from oncelog.spark.cluster import partitions
@@ -134,7 +135,7 @@ class RowWriter:
         if column.null_count:
             raise MisuseError("column topic: a row has no topic; fill the column, or set option topic")
         named = column.dictionary_encode()
-        codes = named.indices.to_numpy(zero_copy_only=False)
+        codes = numbers(named.indices, np.int32)
         topics = named.dictionary.to_pylist()
         if self.options.decision_topic in topics:
             raise MisuseError(
@@ -153,8 +154,8 @@ class RowWriter:
             placed = np.where(by_key < 0, placed, by_key)
         if "partition" in batch.schema.names:
             column = batch.column("partition")
-            given = column.fill_null(-1).to_numpy(zero_copy_only=False)[rows]
-            named = column.is_valid().to_numpy(zero_copy_only=False)[rows]
+            given = numbers(column, np.int32)[rows]  # undefined where `named` is false
+            named = valid_bits(column)[rows] != 0
             if bool((named & ((given < 0) | (given >= count))).any()):
                 known = known_partitions(topic, count)
                 raise MisuseError(f"column partition: a row has an unknown partition; {known}")
