@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.response_errors import raise_for_error
@@ -21,8 +22,11 @@ def create(bootstrap: str, topic: str, count: int = 2) -> None:
         cluster.topic(topic)
 
 
-def values(bootstrap: str, topic: str) -> Counter[str]:
-    """Return how often each value is visible to read_committed, in all partitions up to their last stable offsets."""
+def values(bootstrap: str, topic: str, read: Callable[[bytes], str] = bytes.decode) -> Counter[str]:
+    """Return how often each value is visible to read_committed, in all partitions up to their last stable offsets.
+
+    `read` decodes a value.
+    """
     seen: Counter[str] = Counter()
     with BlockingCluster(bootstrap) as cluster:
         for number in cluster.topic(topic).partitions:
@@ -38,7 +42,7 @@ def values(bootstrap: str, topic: str) -> Counter[str]:
                     start_offset=position,
                     aborted=[(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()],
                 )
-                seen.update(value.decode() for value in table.column("value").to_pylist())
+                seen.update(read(value) for value in table.column("value").to_pylist())
     return seen
 
 

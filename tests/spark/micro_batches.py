@@ -25,6 +25,8 @@ from oncelog.spark.writing import sink as product
 from oncelog.spark.writing.sink import BATCH_ID, QUERY_ID, SinkMessage, StreamSink
 
 SCHEMA = StructType([StructField("key", StringType()), StructField("value", StringType())])
+TYPED = StructType([StructField("key", StringType()), StructField("row", StringType())])
+"""The columns with the option valueFormat. The value is then {"row": TEXT}."""
 
 
 class FakeTaskContext:
@@ -69,6 +71,10 @@ class Query:
         self.checkpoint, self.rows = checkpoint, rows
         self.query = "6b1c9d2e-query"
 
+    @property
+    def schema(self) -> StructType:
+        return TYPED if "valueFormat" in self.options else SCHEMA
+
     def committed(self) -> int:
         return int(json.loads(self.checkpoint.read_text())) if self.checkpoint.exists() else -1
 
@@ -77,14 +83,14 @@ class Query:
         return [values[slot::slots] for slot in range(slots)]
 
     def plan(self) -> bytes:
-        writer = StreamSink(self.options, SCHEMA, overwrite=False)
+        writer = StreamSink(self.options, self.schema, overwrite=False)
         first, second = pickle.dumps(writer), pickle.dumps(writer)
         assert first == second
         return first
 
     def task(self, plan: bytes, batch: int, slot: int, values: list[str], number: int = 0, tid: int = 0) -> SinkMessage:
         """Run one attempt of one task that writes these values."""
-        rows = pa.RecordBatch.from_pydict({"key": values, "value": values})
+        rows = pa.RecordBatch.from_pydict({"key": values, "row" if "valueFormat" in self.options else "value": values})
         return self.attempt(plan, batch, slot, iter([rows] if values else []), number, tid)
 
     def attempt(
@@ -96,7 +102,7 @@ class Query:
         return message
 
     def commit(self, messages: list[Any], batch: int) -> None:
-        StreamSink(self.options, SCHEMA, overwrite=False).commit(messages, batch)
+        StreamSink(self.options, self.schema, overwrite=False).commit(messages, batch)
 
     def batch(self, batch: int, slots: int = 2) -> list[SinkMessage]:
         plan = self.plan()

@@ -23,6 +23,7 @@ LONGEST = (
     "tests/spark/test_explorer.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_chaos.py",
+    "tests/spark/test_typed_crashes.py",
     "tests/spark/test_broker_restarts.py",
     "tests/spark/test_spark.py",
     "tests/spark/test_docs.py",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,24 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from oncelog import Admin, Producer
+from oncelog.columns.values import Format
 from support.secured_cluster import our_options
 
 NO_LOGIN: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Values:
+    """How the values of both topics are encoded. `options` are those of source and sink for such values."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    form: Format | None = None
+    """Encodes the column `number`. None: values are texts."""
+    read: Callable[[bytes], int] = int
+    """Returns the number in a value of the output."""
+
+
+TEXTS = Values()
 
 
 class Count(NamedTuple):
@@ -26,7 +42,13 @@ class Count(NamedTuple):
 
 
 def fill(
-    bootstrap: str, topic: str, out: str, records: int, partitions: int, login: Mapping[str, str] = NO_LOGIN
+    bootstrap: str,
+    topic: str,
+    out: str,
+    records: int,
+    partitions: int,
+    login: Mapping[str, str] = NO_LOGIN,
+    values: Values = TEXTS,
 ) -> None:
     """Create both topics, and write the numbers from 0 on, each with a key derived from it.
 
@@ -36,14 +58,17 @@ def fill(
     with Admin(bootstrap, **ours) as admin:
         admin.create_topics([topic, out], partitions)
     numbers = pa.array(np.arange(records))
-    table = pa.table({"key": pa.array(np.arange(records) % 997).cast(pa.string()), "value": numbers.cast(pa.string())})
+    column = {"value": numbers.cast(pa.string())} if values.form is None else {"number": numbers}
+    table = pa.table({"key": pa.array(np.arange(records) % 997).cast(pa.string()), **column})
     with Producer(bootstrap, **ours) as producer:
         for start in range(0, records, 50_000):
-            producer.send_table(topic, table.slice(start, 50_000))
+            producer.send_table(topic, table.slice(start, 50_000), value=values.form)
         producer.flush()
 
 
-def count(bootstrap: str, topic: str, records: int, login: Mapping[str, str] = NO_LOGIN) -> Count:
+def count(
+    bootstrap: str, topic: str, records: int, login: Mapping[str, str] = NO_LOGIN, values: Values = TEXTS
+) -> Count:
     """Read everything in the topic from its beginning to its last stable offset."""
     consumer = Consumer(
         {
@@ -68,7 +93,7 @@ def count(bootstrap: str, topic: str, records: int, login: Mapping[str, str] = N
                         raise RuntimeError(str(message.error()))
                     left.discard(message.partition())
                     continue
-                number = int(message.value())
+                number = values.read(message.value())
                 if number >= records or message.key() != str(number % 997).encode():
                     wrong += 1
                 else:

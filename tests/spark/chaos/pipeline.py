@@ -1,8 +1,8 @@
 """The program that is killed: copy a topic to another one in micro-batches, and end when everything is copied.
 
-python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS [LOGIN]]
+python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS [OPTIONS]]
 
-LOGIN is a JSON file with further options of source and sink.
+OPTIONS is a JSON file with further options of source and sink.
 FORMAT is `oncelog`, or `kafka` for Spark's own connector. The latter needs its own Spark and JARS, and imports nothing
 of oncelog.
 """
@@ -23,7 +23,7 @@ def main(
     checkpoint: str,
     rows: str,
     jars: str = "",
-    login: str = "",
+    more: str = "",
 ) -> None:
     os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"})
     if form == "oncelog":
@@ -42,8 +42,8 @@ def main(
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     kafka = {"kafka.bootstrap.servers": bootstrap}
-    if login:
-        with open(login, encoding="utf-8") as file:
+    if more:
+        with open(more, encoding="utf-8") as file:
             kafka.update(json.load(file))
     sink = {"topic": out, "checkpointLocation": checkpoint, **kafka}
     if form == "oncelog":

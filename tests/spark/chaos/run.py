@@ -51,6 +51,7 @@ class Plan:
     """The kinds of faults. Empty: all."""
     level: int | None = None
     """The server's transaction.version; None: its default."""
+    values: judge.Values = judge.TEXTS
 
     @property
     def wanted(self) -> int:
@@ -87,7 +88,7 @@ class Run:
         self.server = SERVERS[self.plan.server](self.folder / "server")
         self.login = self.server.options() if isinstance(self.server, SecuredCluster) else {}
         """Options of the administrator's clients, by librdkafka's names."""
-        self.login_file = self.folder / "login.json"
+        self.options_file = self.folder / "options.json"
         self.cluster = None
         self.driver: ManagedProcess | None = None
         try:
@@ -119,8 +120,7 @@ class Run:
         self.starts += 1
         master = self.cluster.url if self.cluster is not None else self.plan.master
         program = [self.plan.python, pipeline.__file__, self.plan.form, master, self.server.bootstrap, "in", "out"]
-        program += [str(self.checkpoint), str(self.rows), self.plan.jars]
-        program += [str(self.login_file)] if self.login else []
+        program += [str(self.checkpoint), str(self.rows), self.plan.jars, str(self.options_file)]
         # In its own folder, because local-cluster writes the executors' files there.
         folder = self.folder / f"driver-{self.starts}"
         folder.mkdir(parents=True)
@@ -134,8 +134,10 @@ class Run:
 
     def go(self) -> judge.Count:
         """Write the rows, run the faults, count the rows."""
-        judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS, self.login)
+        judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS, self.login, self.plan.values)
         self.allow_pipeline()
+        self.options_file.touch(0o600)
+        self.options_file.write_text(json.dumps({**self.pipeline_login(), **self.plan.values.options}))
         wanted = self.plan.wanted
         if self.plan.level is not None:
             self.set_level(self.plan.level)
@@ -150,7 +152,7 @@ class Run:
         self.wait_for_batch(None)
         if self.plan.form == "oncelog":
             self.check_nothing_open()
-        return judge.count(self.server.bootstrap, "out", self.plan.records, self.login)
+        return judge.count(self.server.bootstrap, "out", self.plan.records, self.login, self.plan.values)
 
     def allow_pipeline(self) -> None:
         """On secured brokers, let the pipeline log in as a user with the permissions that docs/spark.md lists."""
@@ -163,8 +165,6 @@ class Run:
             allowed = {"in": ("read",), "out": ("read", "write"), decisions: ("read", "write")}
             acls = [AclBinding("topic", name, user, each) for name, every in allowed.items() for each in every]
             admin.create_acls([*acls, AclBinding("transactional_id", "out-sink", user, "write", "prefixed")])
-        self.login_file.touch(0o600)
-        self.login_file.write_text(json.dumps(self.pipeline_login()))
 
     def pipeline_login(self) -> dict[str, str]:
         """Return the options of source and sink for a login. Without secured brokers, there are none."""
