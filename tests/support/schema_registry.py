@@ -90,9 +90,9 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
-    """Run a registry, with TLS if `context` is given. `url` is its address."""
-    registry = FakeRegistry()
+def fake_registry(context: ssl.SSLContext | None = None, stopped: FakeRegistry | None = None) -> Iterator[FakeRegistry]:
+    """Run a registry, with TLS if `context` is given. `url` is its address. `stopped` runs again at its own."""
+    registry = stopped or FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -132,7 +132,7 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", urlsplit(registry.url).port or 0), Handler)
     server.daemon_threads = True
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)

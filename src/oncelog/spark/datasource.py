@@ -38,7 +38,10 @@ class OncelogDataSource(DataSource):
     """
 
     _typed: TypedOptions | None = None
-    """The schemas of typed keys and values that `schema` has found. Spark pickles this object after that call."""
+    """The schemas of typed keys and values that `schema` has found. Spark pickles this object after that call.
+
+    If the user gives a schema, Spark does not call `schema`. The readers then check options and schema.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -63,6 +66,7 @@ class OncelogDataSource(DataSource):
             self._typed = options.typed.resolved(options.subscription.names)
             columns = TypedColumns(self._typed, headers=options.include_headers)
             return from_arrow_schema(columns.schema, prefer_timestamp_ntz=True)
+        self._typed = options.typed
         return f"{SCHEMA}, {HEADERS}" if options.include_headers else SCHEMA
 
     @translate_errors
@@ -71,7 +75,7 @@ class OncelogDataSource(DataSource):
         from oncelog.spark.reading.batch import BatchSource
 
         _reject_table(self.options)
-        return BatchSource(dict(self.options), self._typed)
+        return BatchSource(dict(self.options), self._typed, schema)
 
     @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
@@ -79,10 +83,10 @@ class OncelogDataSource(DataSource):
         if not LIMITS:
             from oncelog.spark.reading.older_stream import OlderStreamSource
 
-            return OlderStreamSource(dict(self.options), self._typed)
+            return OlderStreamSource(dict(self.options), self._typed, schema)
         from oncelog.spark.reading.stream import StreamSource
 
-        return StreamSource(dict(self.options), self._typed)
+        return StreamSource(dict(self.options), self._typed, schema)
 
     @translate_errors
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:

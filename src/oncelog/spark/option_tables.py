@@ -42,9 +42,24 @@ SHARED_OPTIONS: dict[str, SparkOption] = {
     "valueSubject": SparkOption(
         "TOPIC-value", "Subject in the schema registry: of the latest schema, or of `valueSchema`."
     ),
+    "valueSubjectStrategy": SparkOption(
+        "topic",
+        (
+            "Without `valueSubject`, how the subject is named: `topic` (TOPIC-value), `record` (the full name of the "
+            "record) or `topic_record` (TOPIC-RECORD), as Confluent's TopicNameStrategy, RecordNameStrategy and "
+            "TopicRecordNameStrategy."
+        ),
+    ),
+    "valueRecordName": SparkOption(
+        "", "Full name of the record, for `valueSubjectStrategy`. By default, that of `valueSchema`."
+    ),
     "keyFormat": SparkOption("bytes", "How keys are encoded, as for `valueFormat`."),
     "keySchema": SparkOption("", "Type of the keys, as for `valueSchema`."),
     "keySubject": SparkOption("TOPIC-key", "Subject of the keys, as for `valueSubject`."),
+    "keySubjectStrategy": SparkOption(
+        "topic", "How the subject of the keys is named, as for `valueSubjectStrategy`: `topic` is TOPIC-key."
+    ),
+    "keyRecordName": SparkOption("", "Full name of the record in the keys, as for `valueRecordName`."),
     "schemaRegistryUrl": SparkOption(
         "",
         (
@@ -57,6 +72,9 @@ SHARED_OPTIONS: dict[str, SparkOption] = {
     "schemaRegistryToken": SparkOption("", "Bearer token for the registry. Give this, or user name and password."),
     "schemaRegistryCaFile": SparkOption(
         "", "PEM file with the authorities that the registry's certificate is checked with."
+    ),
+    "schemaRegistryTimeoutMs": SparkOption(
+        "10000", "How long a request to the registry may take, with its retries, in ms. Then the query fails."
     ),
     "bootstrapTimeoutMs": SparkOption(
         str(DEFAULT_BOOTSTRAP_MS), "How long the driver waits until a first broker answers, in ms."

@@ -74,7 +74,7 @@ class SchemaRegistry:
 
         Raises RegistryError, also if the schema is incompatible with the subject's other schemas.
         """
-        return self._id(self._request(f"/subjects/{_quoted(subject)}/versions", {"schema": schema}), subject)
+        return self.id_of(self._request(f"/subjects/{_quoted(subject)}/versions", {"schema": schema}), subject)
 
     def find(self, subject: str, schema: str) -> int:
         """Return the id of a schema of a subject. Raises LookupError if it is not registered, and RegistryError."""
@@ -82,7 +82,7 @@ class SchemaRegistry:
             found = self._request(f"/subjects/{_quoted(subject)}", {"schema": schema})
         except LookupError as error:
             raise LookupError(f"{error}; register the schema for subject {subject} first") from None
-        return self._id(found, subject)
+        return self.id_of(found, subject)
 
     def guid(self, subject: str, schema: str, *, register: bool = True) -> UUID:
         """Return the GUID of a schema of a subject. With `register`, register it first if it is not registered.
@@ -114,7 +114,8 @@ class SchemaRegistry:
         """Return the registry's answer for the latest version of a subject. Raises LookupError and RegistryError."""
         return self._request(f"/subjects/{_quoted(subject)}/versions/latest")
 
-    def _id(self, answer: dict[str, Any], subject: str) -> int:
+    def id_of(self, answer: dict[str, Any], subject: str) -> int:
+        """Return the id in an answer for a subject. Raises RegistryError."""
         found = answer.get("id")
         if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 32:
             raise RegistryError(f"{self!r}: the answer for subject {subject} has no id")

@@ -60,6 +60,7 @@ class Avro:
         self._intervals = intervals
         self.schema = None if schema is None else Reader(self._tree(schema))
         """Reads values as the schema demands. Its `type` is that of the column."""
+        self._unframed = None if self.schema is None else self.schema.node
         prefix = frame(check_schema_id(schema_id))
         self._writing = None if self.schema is None else Writer(self.schema.node, self.schema.type, prefix)
         self.keep_bad = keep_bad
@@ -83,25 +84,34 @@ class Avro:
     def _decode(self, values: pa.Array, headers: pa.Array | None) -> tuple[pa.Array, list[Bad]]:
         column = Encoded(values)
         if self.schema is not None and not self._framed:
-            run = Run(0, column.rows, 0, self.schema.node)
+            run = Run(0, column.rows, 0, self._unframed)
             found, bad = self.schema.read(column, [run], keep_bad=self.keep_bad)
             return found, [Bad(row, reason + self._hint(values[row].as_py())) for row, reason in bad]
         into, runs = self.schema, []
+        failed: dict[bytes | int, str] = {}  # a later batch asks again: the schema may be registered meanwhile
         for first, last, found_id in column.schema_ids(headers):
             skip = 0 if isinstance(found_id, bytes) else FRAME
             try:
+                if found_id in failed:
+                    runs.append(Run(first, last, skip, None, failed[found_id]))
+                    continue
                 writer = self._writer(found_id if isinstance(found_id, int) else schema_in_header(found_id))
                 into = into or self._reader(writer)
                 if self.schema is None and self._reader(writer).type != into.type:
                     raise ValueError("its schema differs from that of earlier values; pass a schema for all of them")
                 runs.append(Run(first, last, skip, writer))
             except UNREADABLE as error:
-                runs.append(Run(first, last, skip, None, f"{type(error).__name__}: {error}"))
+                failed[found_id] = f"{type(error).__name__}: {error}"
+                runs.append(Run(first, last, skip, None, failed[found_id]))
                 if not self.keep_bad:
                     break
         if into is None:
             return pa.nulls(column.rows), [Bad(row, run.reason) for run in runs for row in column.valid_rows(run)]
         return into.read(column, runs, keep_bad=self.keep_bad)
+
+    def narrow(self, node: Node) -> None:
+        """Read values into this part of the schema. The schema that they were written with stays the same."""
+        self.schema = Reader(node)
 
     def _writer(self, schema_id: int | UUID) -> Node:
         """Return the schema with this id, or -1 for a value without an id. Raises LookupError and ValueError."""

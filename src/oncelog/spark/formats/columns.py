@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS
-from oncelog.columns.values import Bad, joined, raw_of
+from oncelog.columns.values import Bad, Format, joined, raw_of
 from oncelog.spark.commit.errors import MisuseError, SinkError
-from oncelog.spark.formats.options import COLUMN, FAIL, TypedOptions
+from oncelog.spark.formats.options import COLUMN, FAIL, FieldFormat, TypedOptions
+from oncelog.spark.formats.selection import selected
 
 log = logging.getLogger("oncelog.spark")
 
@@ -19,15 +20,26 @@ CORRUPT = {"value": "_corrupt_record", "key": "_corrupt_key"}
 
 
 class TypedColumns:
-    """Converts the columns `key` and `value` of Arrow batches. `schema` is that of the result."""
+    """Converts the columns `key` and `value` of Arrow batches. `schema` is that of the result.
+
+    If a user's schema names the wanted columns and fields, no others are decoded.
+    """
 
     def __init__(self, options: TypedOptions, *, headers: bool) -> None:
         self._options = options
-        keep_bad = options.bad != FAIL
-        self._formats = {each.field: each.converter(reading=True, keep_bad=keep_bad) for each in options.formats}
         self._warned = False
-        self._kinds = {field: spark_type(_type(form), field) for field, form in self._formats.items()}
-        plain = SCHEMA_WITH_HEADERS if headers else SCHEMA
+        self._formats = {each.field: self._converter(each) for each in options.formats}
+        self._kinds = {field: spark_type(type_of(form), field) for field, form in self._formats.items()}
+        self.schema = self._full_schema(SCHEMA_WITH_HEADERS if headers else SCHEMA)
+        if options.wanted is not None:
+            self.schema = selected(options.wanted, self.schema)
+            for each in options.formats:
+                self._narrow(each)
+
+    def _converter(self, each: FieldFormat, only: pa.DataType | None = None) -> Format:
+        return each.converter(reading=True, keep_bad=self._options.bad != FAIL, only=only)
+
+    def _full_schema(self, plain: pa.Schema) -> pa.Schema:
         fields: list[pa.Field] = []
         for field in plain:
             kind = self._kinds.get(field.name)
@@ -37,36 +49,52 @@ class TypedColumns:
                 fields += list(kind)
             else:
                 fields.append(field.with_type(kind))
-        if options.bad == COLUMN:
+        if self._options.bad == COLUMN:
             fields += [pa.field(CORRUPT[field], pa.binary()) for field in self._formats]
-        self.schema = pa.schema(fields)
-        twice = [name for name in self.schema.names if self.schema.names.count(name) > 1]
+        names = [field.name for field in fields]
+        twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise MisuseError(f"option flatten=true: two columns would be called {twice[0]}; omit the option")
+        return pa.schema(fields)
+
+    def _narrow(self, each: FieldFormat) -> None:
+        """Decode only what the user's schema names: all of the column, some of its fields, or nothing."""
+        name, whole = each.field, self._kinds[each.field]
+        names = self.schema.names
+        if self._flattens(name):
+            part = pa.struct([self.schema.field(field.name) for field in whole if field.name in names])
+            wanted = part.num_fields > 0
+        else:
+            wanted = name in names
+            part = self.schema.field(name).type if wanted else whole
+        if wanted:
+            self._formats[name], self._kinds[name] = self._converter(each, part), part
+        elif CORRUPT[name] not in names:
+            del self._formats[name], self._kinds[name]
 
     def _flattens(self, field: str) -> bool:
         return self._options.flatten and field == "value" and bool(pa.types.is_struct(self._kinds[field]))
 
     def typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with typed columns. With badRecords=fail, raises SinkError for the first bad record."""
-        columns: list[pa.Array] = []
-        raw: list[pa.Array] = []
+        columns: dict[str, pa.Array] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             form = self._formats.get(name)
             if form is None:
-                columns.append(column)
+                columns[name] = column
                 continue
             found, bad = form.decode(column)
             if bad:
                 self._report(name, batch, bad)
-            raw.append(raw_of(column, bad) if bad else pa.nulls(len(column), pa.binary()))
+            columns[CORRUPT[name]] = raw_of(column, bad) if bad else pa.nulls(len(column), pa.binary())
             whole = joined(found)
             kind = self._kinds[name]
             whole = whole if whole.type == kind else whole.cast(kind, safe=False)
-            columns += whole.flatten() if self._flattens(name) else [whole]
-        if self._options.bad == COLUMN:
-            columns += raw
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            if self._flattens(name):
+                columns.update(zip((field.name for field in kind), whole.flatten(), strict=True))
+            else:
+                columns[name] = whole
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _report(self, name: str, batch: pa.RecordBatch, bad: list[Bad]) -> None:
         row, reason = bad[0]
@@ -85,7 +113,7 @@ class TypedColumns:
             )  # fmt: skip
 
 
-def _type(form: Any) -> pa.DataType:
+def type_of(form: Any) -> pa.DataType:
     """Return the type of a format's columns: that of its reader's schema."""
     kind: pa.DataType = form.schema.type if hasattr(form, "schema") else form.type
     return kind

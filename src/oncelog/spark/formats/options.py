@@ -13,11 +13,18 @@ from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.options import Options
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
     from oncelog.client.serialization.registry import SchemaRegistry
     from oncelog.columns.values import Format
 
 FORMATS = ("bytes", "string", "json", "avro")
 FAIL, NULL, COLUMN = BAD_RECORDS = ("fail", "null", "column")
+TOPIC, RECORD, TOPIC_RECORD = STRATEGIES = ("topic", "record", "topic_record")
+"""Names of subjects, as in Confluent's TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy."""
+DEFAULT_TIMEOUT_MS = 10_000
+"""How long one request to the registry may take with its retries, in ms."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class RegistryOptions:
     password: str | None
     token: str | None
     ca_file: str | None
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
 
     def connect(self) -> SchemaRegistry:
         """Return a client of the registry. Raises MisuseError."""
@@ -41,7 +49,12 @@ class RegistryOptions:
             raise MisuseError(f"option schemaRegistryCaFile={self.ca_file!r}: {error}") from None
         try:
             return SchemaRegistry(
-                self.url, username=self.username, password=self.password, token=self.token, ssl_context=context
+                self.url,
+                username=self.username,
+                password=self.password,
+                token=self.token,
+                ssl_context=context,
+                timeout=self.timeout_ms / 1000,
             )
         except ConfigError as error:
             raise MisuseError(f"options schemaRegistry...: {error}") from None
@@ -49,19 +62,25 @@ class RegistryOptions:
 
 def registry_options(options: Options) -> RegistryOptions | None:
     """Return how to reach the registry, or None without the option schemaRegistryUrl."""
-    names = ("Username", "Password", "Token", "CaFile")
+    names = ("Username", "Password", "Token", "CaFile", "TimeoutMs")
     url = options.text("schemaRegistryUrl")
     given = {name: options.text(f"schemaRegistry{name}") for name in names}
     if not url:
         if lonely := [name for name, value in given.items() if value is not None]:
             raise MisuseError(f"option schemaRegistry{lonely[0]} needs the option schemaRegistryUrl")
         return None
-    return RegistryOptions(url, given["Username"], given["Password"], given["Token"], given["CaFile"])
+    timeout_ms = options.number("schemaRegistryTimeoutMs", DEFAULT_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS
+    return RegistryOptions(
+        url, given["Username"], given["Password"], given["Token"], given["CaFile"], timeout_ms=timeout_ms
+    )
 
 
 @dataclass(frozen=True)
 class FieldFormat:
-    """The format of the key or the value. `schema` is DDL for JSON, and Avro's JSON text for Avro."""
+    """The format of the key or the value. `schema` is DDL for JSON, and Avro's JSON text for Avro.
+
+    `field` is empty for the functions of `oncelog.spark.functions`, which have arguments in place of options.
+    """
 
     field: str
     name: str
@@ -70,14 +89,24 @@ class FieldFormat:
     registry: RegistryOptions | None
     schema_id: int | None = None
     """The id that written values begin with."""
+    strategy: str = TOPIC
+    record: str | None = None
+    """The full name of the record, for the strategies that need it."""
+
+    def name_of(self, what: str) -> str:
+        """Return the name of an option of this field, such as valueSchema for Schema."""
+        return f"{self.field}{what}" if self.field else f"{what[0].lower()}{what[1:]}"
 
     @property
     def option(self) -> str:
         """The name of the option with the schema."""
-        return f"{self.field}Schema"
+        return self.name_of("Schema")
 
-    def converter(self, *, reading: bool, keep_bad: bool = False) -> Format:
-        """Return what decodes or encodes the column. Raises MisuseError for a schema that no column can have."""
+    def converter(self, *, reading: bool, keep_bad: bool = False, only: pa.DataType | None = None) -> Format:
+        """Return what decodes or encodes the column. Raises MisuseError for a schema that no column can have.
+
+        `only` is the part of the column's type to read.
+        """
         from oncelog.columns.json_values import Json
         from oncelog.columns.text import Text
         from oncelog.spark.formats.ddl import parse_ddl
@@ -86,16 +115,21 @@ class FieldFormat:
             return Text(keep_bad=keep_bad)
         try:
             if self.name == "json":
-                return Json(None if self.schema is None else parse_ddl(self.schema, self.option), keep_bad=keep_bad)
+                schema = None if self.schema is None else parse_ddl(self.schema, self.option)
+                return Json(schema if only is None else only, keep_bad=keep_bad)
             from oncelog.columns.avro.format import Avro
 
             if self.schema is None:
                 raise MisuseError(f"option {self.option} is missing; set it if the query has a schema of its own")
-            if reading:
-                found = Avro(self.schema, schemas=self._schemas(), keep_bad=keep_bad, intervals=False)
-                found.framed_advice = "set option schemaRegistryUrl"
-                return found
-            return Avro(self.schema, schema_id=self.schema_id, intervals=False)
+            if not reading:
+                return Avro(self.schema, schema_id=self.schema_id, intervals=False)
+            form = Avro(self.schema, schemas=self._schemas(), keep_bad=keep_bad, intervals=False)
+            form.framed_advice = "set option schemaRegistryUrl"
+            if only is not None and form.schema is not None:
+                from oncelog.spark.formats.selection import pruned
+
+                form.narrow(pruned(form.schema.node, only, self.field))
+            return form
         except (ValueError, TypeError) as error:
             raise MisuseError(f"option {self.option}: {error}") from None
 
@@ -140,18 +174,38 @@ class FieldFormat:
         with self._errors(self.registry):
             registry = self.registry.connect()
             answer = registry.latest(subject)
+            schema_id = registry.id_of(answer, subject)
             found = whole_schema(registry, answer, f"the latest schema of {subject}")
-        return replace(self, schema=json.dumps(found), subject=subject, schema_id=answer.get("id"))
+        return replace(self, schema=json.dumps(found), subject=subject, schema_id=schema_id)
 
     def _subject(self, topics: list[str]) -> str:
         if self.subject is not None:
             return self.subject
-        if len(topics) != 1:
+        from oncelog.client.serialization.avro import STRATEGIES as SUBJECTS
+        from oncelog.client.serialization.functions import SerializationContext
+
+        if self.strategy != RECORD and len(topics) != 1:
             raise MisuseError(
                 f"option {self.field}Format=avro: without one topic, set {self.field}Subject (or, for a source, "
                 f"{self.option})"
             )
-        return f"{topics[0]}-{self.field}"
+        record = None if self.strategy == TOPIC else self._record()
+        return SUBJECTS[self.strategy](SerializationContext("".join(topics[:1]), self.field), record)
+
+    def _record(self) -> str:
+        """Return the full name of the record: that of the option, or of the schema. Raises MisuseError."""
+        from oncelog.columns.avro.schemas import parsed, tree
+
+        try:
+            found = self.record or ("" if self.schema is None else tree(parsed(self.schema)).name)
+        except (ValueError, TypeError) as error:
+            raise MisuseError(f"option {self.option}: {error}") from None
+        if not found:
+            raise MisuseError(
+                f"option {self.name_of('SubjectStrategy')}={self.strategy} needs the record's full name; set "
+                f"{self.name_of('RecordName')}, or {self.option} to the schema of a record"
+            )
+        return found
 
     @contextmanager
     def _errors(self, registry: RegistryOptions) -> Iterator[None]:
@@ -161,8 +215,9 @@ class FieldFormat:
         try:
             yield
         except LookupError as error:
-            advice = f"set {self.option} or {self.field}Subject, or, for a sink, autoRegister=true"
-            raise MisuseError(f"option {self.field}Format=avro: {error}; {advice}") from None
+            advice = f"set {self.option} or {self.name_of('Subject')}, or, to write, autoRegister=true"
+            where = f"option {self.field}Format=avro: " if self.field else ""
+            raise MisuseError(f"{where}{error}; {advice}") from None
         except (RegistryError, ValueError) as error:
             raise SinkError(f"option schemaRegistryUrl={registry.url}: {error}") from error
 
@@ -174,10 +229,17 @@ class TypedOptions:
     formats: tuple[FieldFormat, ...] = ()
     bad: str = FAIL
     flatten: bool = False
+    wanted: StructType | None = None
+    """The schema that the user gave: the columns and fields to read."""
+
+    @property
+    def converts(self) -> bool:
+        """Whether rows differ from the plain columns of the source."""
+        return bool(self.formats) or self.wanted is not None
 
     def resolved(self, topics: list[str]) -> TypedOptions:
-        """Return the options with the schemas of the registry."""
-        return TypedOptions(tuple(each.resolved(topics) for each in self.formats), self.bad, self.flatten)
+        """Return the options with the schemas of the registry. Raises MisuseError and SinkError."""
+        return replace(self, formats=tuple(each.resolved(topics) for each in self.formats))
 
 
 def field_formats(options: Options, *, reading: bool) -> tuple[FieldFormat, ...]:
@@ -187,18 +249,36 @@ def field_formats(options: Options, *, reading: bool) -> tuple[FieldFormat, ...]
     for field in ("key", "value"):
         name = options.choice(f"{field}Format", FORMATS, "bytes")
         schema, subject = options.text(f"{field}Schema"), options.text(f"{field}Subject")
-        if name in ("bytes", "string"):
-            if schema is not None or subject is not None:
-                which = f"{field}Schema" if schema is not None else f"{field}Subject"
-                raise MisuseError(f"option {which} needs {field}Format=json or avro")
-            if name == "bytes":
-                continue
+        if name in ("bytes", "string") and (schema is not None or subject is not None):
+            which = f"{field}Schema" if schema is not None else f"{field}Subject"
+            raise MisuseError(f"option {which} needs {field}Format=json or avro")
+        strategy, record = _strategy(options, field, framed=name == "avro" and registry is not None)
+        if name == "bytes":
+            continue
         if name == "json" and schema is None and reading:
             raise MisuseError(f"option {field}Format=json needs {field}Schema, such as 'id bigint, name string'")
         if name == "avro" and schema is None and registry is None:
             raise MisuseError(f"option {field}Format=avro needs {field}Schema, schemaRegistryUrl, or both")
-        found.append(FieldFormat(field, name, schema, subject, registry if name == "avro" else None))
+        found.append(
+            FieldFormat(
+                field, name, schema, subject, registry if name == "avro" else None, strategy=strategy, record=record
+            )
+        )
     return tuple(found)
+
+
+def _strategy(options: Options, field: str, *, framed: bool) -> tuple[str, str | None]:
+    """Return the strategy for names of subjects, and the name of the record. Raises MisuseError."""
+    names = f"{field}SubjectStrategy", f"{field}RecordName"
+    strategy, record = options.choice(names[0], STRATEGIES, TOPIC), options.text(names[1])
+    given = [name for name in names if options.text(name) is not None]
+    if given and not framed:
+        raise MisuseError(f"option {given[0]} needs {field}Format=avro and schemaRegistryUrl")
+    if given and options.text(f"{field}Subject") is not None:
+        raise MisuseError(f"option {given[0]} computes a subject, and {field}Subject names one; omit one of them")
+    if record is not None and strategy == TOPIC:
+        raise MisuseError(f"option {names[1]} needs {names[0]}=record or topic_record")
+    return strategy, record
 
 
 def typed_options(options: Options) -> TypedOptions:

@@ -20,13 +20,16 @@ from oncelog.spark.versions import FILTERS
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
 
 
 class BatchSource(SourceReader, DataSourceReader):
     """The reader of batch reads."""
 
-    def __init__(self, given: Mapping[str, str], typed: TypedOptions | None = None) -> None:
-        super().__init__(source_options(given, streaming=False), typed)
+    def __init__(
+        self, given: Mapping[str, str], typed: TypedOptions | None = None, wanted: StructType | None = None
+    ) -> None:
+        super().__init__(source_options(given, streaming=False), typed, wanted)
         warn_of_unused(given, "a batch read", SOURCE)
         self._pushed = Pushed()
 

@@ -26,6 +26,7 @@ from oncelog.spark.user_errors import translate_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 @dataclass
@@ -61,10 +62,18 @@ class SourceReader:
     """The base class of the readers for streams and batch reads.
 
     The connection belongs to the process that opened it, and is not pickled. `typed` has the schemas that `load()` has
-    found.
+    found. It is None if `load()` did not ask for them, because the user gave a schema: `wanted`. Raises MisuseError if
+    that schema is not a part of the source's, and SinkError if the registry does not answer.
     """
 
-    def __init__(self, options: SourceOptions, typed: TypedOptions | None = None) -> None:
+    def __init__(
+        self, options: SourceOptions, typed: TypedOptions | None = None, wanted: StructType | None = None
+    ) -> None:
+        if typed is None and wanted is not None:
+            from oncelog.spark.formats.columns import TypedColumns
+
+            typed = replace(options.typed.resolved(options.subscription.names), wanted=wanted)
+            TypedColumns(typed, headers=options.include_headers)
         self.options = options if typed is None else replace(options, typed=typed)
         self._cluster: BlockingCluster | None = None
         self._topics: dict[str, Topic] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -14,7 +14,7 @@ from oncelog import errors
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.protocol.schema import NO_UUID
-from oncelog.spark.commit.errors import MisuseError
+from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.formats.options import TypedOptions
 from oncelog.spark.option_tables import SOURCE, STREAM
@@ -25,6 +25,9 @@ from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.reading.task import log, report_loss
 from oncelog.spark.user_errors import translate_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 
@@ -39,12 +42,14 @@ class StreamBase(SourceReader, DataSourceStreamReader):
     below one of its own, because its runner stops a reader that does not exist.
     """
 
-    def __init__(self, given: Mapping[str, str], typed: TypedOptions | None = None) -> None:
-        self._misuse: MisuseError | None = None
+    def __init__(
+        self, given: Mapping[str, str], typed: TypedOptions | None = None, wanted: StructType | None = None
+    ) -> None:
+        self._misuse: SinkError | None = None
         try:
-            super().__init__(source_options(given, streaming=True), typed)
+            super().__init__(source_options(given, streaming=True), typed, wanted)
             warn_of_unused(given, STREAM, SOURCE)
-        except MisuseError as error:
+        except SinkError as error:
             self._misuse = error
         self._cluster = None
         self._first: Offsets | None = None
@@ -56,7 +61,7 @@ class StreamBase(SourceReader, DataSourceStreamReader):
         self._triggered = float("-inf")
 
     def check_options(self) -> None:
-        """Raise MisuseError if the options are wrong."""
+        """Raise the error of the constructor: wrong options, or a registry that has not answered."""
         if self._misuse is not None:
             raise self._misuse from None
 

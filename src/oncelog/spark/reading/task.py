@@ -67,7 +67,7 @@ class Reading:
         age_ms: int = self.options.client.get("metadata_max_age_ms", METADATA_MAX_AGE_MS)
         self._nearest = NearestReplica(rack, age_ms / 1000) if rack else None
         self._convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-        if self.options.typed.formats:
+        if self.options.typed.converts:
             from oncelog.spark.formats.columns import TypedColumns
 
             self._convert = TypedColumns(self.options.typed, headers=self.options.include_headers).typed
