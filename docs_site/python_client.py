@@ -191,6 +191,12 @@ def _spark() -> Iterator[str]:
     for name in ("register", "cause"):
         yield from _method("oncelog.spark", name, getattr(spark, name))
     yield summary(spark.OncelogDataSource) + "\n"
+    from oncelog.spark import functions
+
+    yield "## oncelog.spark.functions { #oncelog.spark.functions }\n"
+    yield docstring(functions) + "\n"
+    for name in functions.__all__:
+        yield from _method("oncelog.spark.functions", name, getattr(functions, name))
 
 
 def _testing() -> Iterator[str]:

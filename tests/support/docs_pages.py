@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from support.docs_blocks import Block, same_output
 from support.processes import ManagedProcess, wait_until
+from support.schema_registry import fake_registry
 from support.servers import OncelogCluster
 
 RUNNER = """
@@ -43,6 +44,8 @@ spark.driver.memory 512m
 spark.driver.host 127.0.0.1
 """
 PLAIN_ADDRESS = "127.0.0.1:9092"
+REGISTRY = "http://localhost:8081"
+"""On a page, this address becomes that of a schema registry of the page's own."""
 _ADDRESSES = re.compile(r"(?:localhost|127\.0\.0\.1):9092\b")
 
 
@@ -79,6 +82,8 @@ class PageRun:
         self._bootstrap = bootstrap
         self._server: ManagedProcess | None = None
         self._python: PythonCells | None = None
+        self._registry: str | None = None
+        self._stack = contextlib.ExitStack()
         self._output = Output("", "")
         self._count = 0
         conf = folder / "conf"
@@ -100,6 +105,7 @@ class PageRun:
     def __exit__(self, *_: object) -> None:
         if self._python is not None:
             self._python.close()
+        self._stack.close()
         self._stop_server()
 
     def run(self, blocks: list[Block]) -> None:
@@ -193,7 +199,10 @@ class PageRun:
             self._server = None
 
     def _here(self, text: str) -> str:
-        """Replace the usual address of a broker by that of this page's."""
+        """Replace the usual addresses of a broker and of a schema registry by those of this page's."""
+        if REGISTRY in text:
+            self._registry = self._registry or self._stack.enter_context(fake_registry()).url
+            text = text.replace(REGISTRY, self._registry)
         return _ADDRESSES.sub(self._bootstrap, text) if self._bootstrap else text
 
     def _plain(self, text: str) -> str:
