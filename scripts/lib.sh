@@ -244,3 +244,10 @@ spark_rival() {
         touch "$ONCELOG_SPARK_RIVAL/.complete"
     fi
 }
+
+# spark_avro: fetch the jar with from_avro for the PySpark of spark_rival, once.
+spark_avro() {
+    [ -n "$(find "$ONCELOG_SPARK_RIVAL/avro" -name '*.jar' 2>/dev/null)" ] ||
+        maven copy -Dartifact=org.apache.spark:spark-avro_2.13:4.1.1 -DoutputDirectory="$ONCELOG_SPARK_RIVAL/avro" ||
+        die "Maven could not fetch spark-avro"
+}
