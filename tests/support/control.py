@@ -21,7 +21,13 @@ from xml.etree import ElementTree
 from support.apache_kafka import ROOT, kafka_libs
 from support.imported_files import SourceTree, digest
 
-CONTROL = ("tests/clients", "tests/features", "tests/spark/test_source.py", "tests/spark/test_spark.py")
+CONTROL = (
+    "tests/clients",
+    "tests/features",
+    "tests/spark/test_source.py",
+    "tests/spark/test_spark.py",
+    "tests/spark/test_typed_source.py",
+)
 """Tests that Apache Kafka must pass."""
 
 RECORD = ROOT / "conformance" / "control.txt"
