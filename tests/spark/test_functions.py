@@ -72,6 +72,33 @@ def test_confluents_deserializer_reads_what_is_written(spark: SparkSession, regi
     assert back.count() == 1
 
 
+WIDE = """{"type": "record", "name": "Wide", "fields": [
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    {"name": "counts", "type": {"type": "map", "values": "int"}},
+    {"name": "parts", "type": {"type": "array", "items": ["null", "string"]}},
+    {"name": "raw", "type": "bytes"}]}"""
+
+
+@pytest.mark.parametrize("large", ["false", "true"])
+def test_all_kinds_of_types_come_back(spark: SparkSession, registry: FakeRegistry, large: str) -> None:
+    rows = spark.sql(
+        "select 0 n, named_struct('at', timestamp'2026-01-02 03:04:05.678', "
+        "'local', timestamp_ntz'1969-01-01 00:00:00', 'price', cast(-12.34 as decimal(9,2)), "
+        "'counts', map('a', 1), 'parts', array('x', null), 'raw', x'00ff') row"
+    )
+    options = {"subject": "wide-value", "schemaRegistryUrl": registry.url}
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
+    try:
+        encoded = rows.select("n", to_confluent_avro("row", WIDE, **options, autoRegister="true").alias("value"))
+        back = encoded.select("n", from_confluent_avro("value", **options).alias("row"))
+        assert back.schema["row"].dataType.simpleString() == rows.schema["row"].dataType.simpleString()
+        assert found(back, "row") == found(rows, "row")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
 def test_values_that_cannot_be_read(spark: SparkSession, registry: FakeRegistry) -> None:
     good = written(registry, FIRST, ROWS[0], {"id": 3, "on": 0})
     unknown = b"\0\0\0\x99\x99" + good[0][5:]

@@ -166,6 +166,43 @@ def test_framed_value_without_a_registry_names_the_option(
         batch(spark, server, **options).load().collect()
 
 
+def test_bad_record_in_mid_stream_is_never_lost_silently(
+    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, tmp_path: Path
+) -> None:
+    """The query fails at the record each time, until an option says what to do with it."""
+    options = {"subscribe": topic, "valueFormat": "avro", "schemaRegistryUrl": registry.url}
+    first, second, third = avro(registry, topic, FIRST, *({"id": number, "on": 0} for number in (1, 2, 3)))
+    send(server, topic, first)
+    query = parquet(stream(spark, server, **options).load().select("value.id"), tmp_path)
+    query.processAllAvailable()
+    send(server, topic, second, b"\0damage", third)
+    for attempt in range(2):
+        with pytest.raises(Exception, match=f"cannot read the value of the record at offset 2 of {topic}-0: "):
+            query.processAllAvailable()
+        assert ids(spark, tmp_path) == [1]
+        if attempt == 0:
+            query = parquet(stream(spark, server, **options).load().select("value.id"), tmp_path)
+    query = parquet(stream(spark, server, **options, badRecords="null").load().select("value.id"), tmp_path)
+    query.processAllAvailable()
+    query.stop()
+    assert ids(spark, tmp_path) == [-1, 1, 2, 3]
+    send(server, topic, b"", first)
+    columns = ("value.id", "_corrupt_record")
+    kept = stream(spark, server, **options, badRecords="column", startingOffsets=f'{{"{topic}": {{"0": 4, "1": 0}}}}')
+    seen: list[Any] = []
+    each = kept.load().select(*columns).writeStream.foreachBatch(lambda rows, _: seen.extend(rows.collect()))
+    query = each.option("checkpointLocation", f"{tmp_path}/kept").start()
+    query.processAllAvailable()
+    query.stop()
+    assert [tuple(row) for row in seen] == [(None, b""), (1, None)]
+
+
+def ids(spark: SparkSession, folder: Path) -> list[int]:
+    """Return what a query of `parquet` has written, with -1 for null."""
+    rows = spark.read.schema("id bigint").parquet(f"{folder}/out").collect()
+    return sorted(-1 if row["id"] is None else row["id"] for row in rows)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
