@@ -13,7 +13,7 @@ from oncelog.columns.fitting import plain, require_distinct
 from oncelog.columns.json_types import buffers
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import lengths
+from oncelog.columns.values import lengths, mask, valid_bits
 
 _FIRST_SECOND_NS = -(2**63 // 10**9) * 10**9
 
@@ -152,7 +152,8 @@ def _base64(values: pa.Array) -> pa.Array:
     out = np.empty(max(int((ends[-1] - ends[0] + 2 * len(values)) // 3 * 4), 1), np.uint8)
     out_ends = np.zeros(len(ends), np.int64)
     kernel("base64_encode")(*at("B", data), *at("q", ends), *at("B", out), *at("q", out_ends))
-    valid = values.is_valid().buffers()[1] if values.null_count else None
     return pa.Array.from_buffers(
-        pa.large_string(), len(values), [valid, pa.py_buffer(out_ends), pa.py_buffer(out[: out_ends[-1]])]
+        pa.large_string(),
+        len(values),
+        [mask(valid_bits(values)), pa.py_buffer(out_ends), pa.py_buffer(out[: out_ends[-1]])],
     )

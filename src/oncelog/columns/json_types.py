@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from oncelog.columns import json_nodes as shapes
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
+from oncelog.columns.values import mask, valid_bits
 
 MOST_DIGITS = 76
 """Digits of Arrow's largest decimal."""
@@ -113,9 +114,10 @@ def _bytes(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     row = kernel("base64_decode")(*at("B", data), *at("q", ends), *at("B", out), *at("q", out_ends))
     if row >= 0:
         raise pa.ArrowInvalid(f"{name}: {values[row].as_py()[:40]!r} is not base64")
-    valid = values.is_valid().buffers()[1] if values.null_count else None
     found = pa.Array.from_buffers(
-        pa.large_binary(), len(values), [valid, pa.py_buffer(out_ends), pa.py_buffer(out[: out_ends[-1]])]
+        pa.large_binary(),
+        len(values),
+        [mask(valid_bits(values)), pa.py_buffer(out_ends), pa.py_buffer(out[: out_ends[-1]])],
     )
     if pa.types.is_fixed_size_binary(kind):
         wrong = found.filter(pc.not_equal(pc.binary_length(found), kind.byte_width))

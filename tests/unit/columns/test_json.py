@@ -98,6 +98,14 @@ def test_bytes_are_base64(kind: pa.DataType) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2)])
+def test_slices_of_bytes_are_written(kind: pa.DataType) -> None:
+    column = pa.array([b"ab", None, b"cd", None, None] * 4, pa.binary()).cast(kind)
+    whole = Json().encode(column).to_pylist()
+    for first in range(12):
+        assert Json().encode(column.slice(first, 7)).to_pylist() == whole[first : first + 7]
+
+
 def test_bytes_of_a_wrong_size_are_bad() -> None:
     kind = pa.struct([("digest", pa.binary(2))])
     found, reasons = read(kind, b'{"digest": "YWI="}', b'{"digest": "YQ=="}')
