@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numba
@@ -22,6 +23,8 @@ PLACES = {
 }
 """The modules of kernels that are not in `kernels`."""
 FROM_C = frozenset({"memcpy", "memmove", "memset"})
+_COUNTED = re.compile(r"^ *(?:tail )?call void @NRT_(?:in|de)cref\(.*\n", re.MULTILINE)
+"""numba's counts of references to arrays. Kernels own no array, so these calls would only take time: half of it."""
 
 
 def compiled(name: str, signature: str, machine: Any) -> tuple[str, bytes]:
@@ -41,8 +44,10 @@ def compiled(name: str, signature: str, machine: Any) -> tuple[str, bytes]:
     space: dict[str, Any] = {"function": function, "carray": numba.carray}
     exec(f"def entry({', '.join(parameters)}):\n    return function({', '.join(arguments)})", space)
     made = numba.cfunc(types.int64(*kinds), error_model="numpy")(space["entry"])
-    module = binding.parse_assembly(made.inspect_llvm())
+    module = binding.parse_assembly(_COUNTED.sub("", made.inspect_llvm()))
     module.link_in(binding.parse_assembly(_stubs(module)))
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)  # without the counts, more functions can be inlined
     return made.native_name, machine.emit_object(module)
 
 
