@@ -27,7 +27,7 @@ from spark.judges import create
 from spark.test_spark_source import batch, last_words, stream
 from spark.test_typed_sink import values, write
 from spark.test_typed_source import FIRST, avro, parquet, rows_of, send
-from support.schema_registry import FakeRegistry, fake_registry
+from support.schema_registry import FakeRegistry
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Restartable:
 
     def start(self) -> None:
         """Start the registry at its address."""
-        self._running.enter_context(fake_registry(stopped=self.registry))
+        self._running.enter_context(self.registry)
 
     def stop(self) -> None:
         """Stop it. Nothing listens at its address."""

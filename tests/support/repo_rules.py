@@ -72,6 +72,7 @@ EDGES = {
     "cli/*": WORLD,
     "sim/*": WORLD,
     "testing/broker.py": WORLD,
+    "testing/registry.py": frozenset({"threading", "time"}),
     "stories/*": WORLD,
     "watch/asking.py": frozenset({"asyncio"}),
     "watch/reader.py": frozenset({"asyncio", "time"}),

@@ -5,27 +5,37 @@
     with Broker() as broker:
         run_my_service(broker.bootstrap_servers)
 
-With pytest, the fixtures `bootstrap_servers`, `topic`, `new_topic`, `oncelog_broker` and `oncelog_faults` need no
-import. They come from the plugin `oncelog.testing.plugin`, which pytest loads if oncelog is installed.
+With pytest, the fixtures `bootstrap_servers`, `topic`, `new_topic`, `oncelog_broker`, `oncelog_faults` and
+`oncelog_registry` need no import. They come from the plugin `oncelog.testing.plugin`, which pytest loads if oncelog is
+installed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Broker", "BrokerStartError", "FaultProxy", "OncelogContainer", "assert_exactly_once"]
+__all__ = [
+    "Broker",
+    "BrokerStartError",
+    "FaultProxy",
+    "OncelogContainer",
+    "SchemaRegistryDouble",
+    "assert_exactly_once",
+]
 
 if TYPE_CHECKING:
     from oncelog.faults.proxy import FaultProxy
     from oncelog.testing.broker import Broker, BrokerStartError
     from oncelog.testing.container import OncelogContainer
     from oncelog.testing.exactly_once import assert_exactly_once
+    from oncelog.testing.registry import SchemaRegistryDouble
 
 _HOMES = {
     "Broker": "testing.broker",
     "BrokerStartError": "testing.broker",
     "FaultProxy": "faults.proxy",
     "OncelogContainer": "testing.container",
+    "SchemaRegistryDouble": "testing.registry",
     "assert_exactly_once": "testing.exactly_once",
 }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oncelog import Admin
     from oncelog.faults.proxy import FaultProxy
     from oncelog.testing.broker import Broker
+    from oncelog.testing.registry import SchemaRegistryDouble
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +80,18 @@ def oncelog_faults(bootstrap_servers: str) -> Iterator[FaultProxy]:
 
     with FaultProxy(bootstrap_servers) as faults:
         yield faults
+
+
+@pytest.fixture
+def oncelog_registry() -> Iterator[SchemaRegistryDouble]:
+    """Return a test double of a schema registry, which is empty. Its `url` is for any client of Confluent's REST API.
+
+    It knows subjects, versions, ids, and the compatibility levels BACKWARD and NONE. It is not a real registry.
+    """
+    from oncelog.testing.registry import SchemaRegistryDouble
+
+    with SchemaRegistryDouble() as registry:
+        yield registry
 
 
 @pytest.fixture(scope="session")
