@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from oncelog import errors
+from oncelog.cli.registry_settings import SETTINGS, is_of_registry, keep_registry_settings
 
 CONFIG_VARIABLE = "ONCELOG_COMMAND_CONFIG"
 PREFIX = "ONCELOG_"
@@ -58,10 +59,12 @@ def read_command_config(context: click.Context, _option: click.Parameter, path: 
         in_file = {name.replace("_", "."): value for name, value in parse_properties(text).items()}
         context.meta[_BROKERS] = in_file.pop("bootstrap.servers", None) or None
         settings = {**settings, **in_file}
+    of_registry = {name: settings.pop(name) for name in list(settings) if is_of_registry(name)}
     settings.setdefault("socket.connection.setup.timeout.ms", ATTEMPT_MS)
     if "OAUTHBEARER" in (settings.get("sasl.mechanism"), settings.get("sasl.mechanisms")):
         settings.setdefault("sasl.login.read.timeout.ms", ATTEMPT_MS)
     try:
+        keep_registry_settings(context, of_registry)
         parse_bootstrap(brokers_in_file(context) or "any:1")
         of_producers = {name: value for name, value in settings.items() if option_name(name) not in COMMON}
         if of_producers:
@@ -82,6 +85,6 @@ def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     found = {}
     for variable, value in variables.items():
         name = variable.removeprefix(PREFIX).lower()
-        if variable.startswith(PREFIX) and is_security(name):
+        if variable.startswith(PREFIX) and (is_security(name) or name.replace("_", ".") in SETTINGS):
             found[name.replace("_", ".")] = value
     return found

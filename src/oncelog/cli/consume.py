@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import math
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from oncelog import errors
-from oncelog.cli.common import connected, formatted, open_admin, open_cluster
+from oncelog.cli.common import connected, open_admin, open_cluster
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
 from oncelog.cli.partition_tailer import (
@@ -30,6 +29,16 @@ from oncelog.cli.partition_tailer import (
     Start,
 )
 from oncelog.cli.record_format import Shown, compile_format
+from oncelog.cli.value_formats import (
+    FIELDS,
+    Decoded,
+    Decoder,
+    decoders,
+    expanded,
+    in_base64,
+    with_formats,
+    with_output,
+)
 
 if TYPE_CHECKING:
     from oncelog import Consumer
@@ -73,6 +82,7 @@ def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
         "oncelog topic consume orders -o beginning -e",
         r"oncelog topic consume orders -f '%p %o %k %s\n' --read-committed",
         "oncelog topic consume orders --group etl -c 100",
+        "oncelog topic consume orders --format avro --registry http://localhost:8081",
     )
 )
 @click.argument("topic")
@@ -103,7 +113,9 @@ def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 @click.option("--group", metavar="ID", help="Join this group and commit its offsets.")
 @click.option("--read-committed", is_flag=True, help="Omit records of aborted and open transactions.")
 @click.option("--print-control-records", "markers", is_flag=True, help="Also print the markers of transactions.")
-@formatted
+@with_formats
+@click.option("--strict", is_flag=True, help="End with an error at a key or value that is not in its format.")
+@with_output
 @connected
 def consume(
     topic: str,
@@ -116,6 +128,10 @@ def consume(
     group: str | None,
     read_committed: bool,
     markers: bool,
+    key_format: str | None,
+    value_format: str | None,
+    registry: str | None,
+    strict: bool,
     form: str,
     bootstrap: str,
 ) -> int:
@@ -124,14 +140,21 @@ def consume(
     WHERE is beginning, end, an offset N, -N for the Nth offset before the end, or s@MS for the first record at or after
     a time in ms since the epoch. A second option -o e@MS stops before a time. With --group, reading begins at the
     group's committed offsets. WHERE is then stored, or the position for a group without offsets: beginning or end.
+
+    With --value-format or --key-format, values or keys are decoded and printed as JSON documents. What is not in this
+    format is printed in base64, with the reason: with --format json in value_error or key_error.
     """
+    form, value_format = expanded(form, value_format)
     if group is not None and (partitions or markers):
         raise click.UsageError("--group cannot be used together with --partition or --print-control-records")
     if group is not None and (span.start not in RESETS or span.stop_ms is not None):
         raise click.UsageError("with --group, -o must be stored, beginning or end (used if the group has no offsets)")
     if group is None and span.start is STORED:
         raise click.UsageError("-o stored needs --group, whose committed offsets it reads")
-    emit = _printer(template, key_delimiter, form)
+    formats = dict(zip(FIELDS, (key_format, value_format), strict=True))
+    if strict and not any(formats.values()):
+        raise click.UsageError("--strict needs --value-format or --key-format")
+    emit = _printer(template, key_delimiter, form, _reader(decoders(topic, formats, registry), strict))
     try:
         if group is not None:
             _read_as_member(bootstrap, group, topic, emit, RESETS[span.start], count, stop_at_end, read_committed)
@@ -269,17 +292,37 @@ def _shown_marker(topic: str, partition: int, marker: Marker) -> Shown:
         ("coordinator_epoch", b"%d" % marker.coordinator_epoch),
     )
     text = f"{what} producer {marker.producer_id} epoch {marker.producer_epoch}".encode()
-    return Shown(topic, partition, marker.offset, marker.timestamp, None, text, headers)
+    return Shown(topic, partition, marker.offset, marker.timestamp, None, text, headers, is_marker=True)
 
 
-def _printer(template: str | None, key_delimiter: str | None, form: str) -> Printer:
+Reader = Callable[[Shown], Mapping[str, Decoded]]
+"""A function from a record to its decoded fields. Fields that are null, or have no format, are missing."""
+
+
+def _reader(known: Mapping[str, Decoder], strict: bool) -> Reader:
+    def read(shown: Shown) -> Mapping[str, Decoded]:
+        found = {}
+        for field, decode in known.items():
+            data = shown.key if field == "key" else shown.value
+            if data is None or shown.is_marker:
+                continue
+            found[field] = decode(data)
+            if strict and found[field].error is not None:
+                where = f"{field} of {shown.topic}-{shown.partition} at offset {shown.offset}"
+                raise click.ClickException(f"{where}: {found[field].error}; omit --strict to print the others")
+        return found
+
+    return read
+
+
+def _printer(template: str | None, key_delimiter: str | None, form: str, read: Reader) -> Printer:
     out = sys.stdout.buffer
     if form == "json":
         if template is not None or key_delimiter is not None:
             raise click.UsageError("--format json cannot be used together with -f or -K")
 
         def emit_json(shown: Shown) -> None:
-            out.write(json.dumps(as_json(shown), ensure_ascii=False).encode() + b"\n")
+            out.write(_encoded({**as_json(shown), **_decoded(read(shown))}) + b"\n")
             out.flush()
 
         return emit_json
@@ -291,10 +334,30 @@ def _printer(template: str | None, key_delimiter: str | None, form: str) -> Prin
         raise click.UsageError(f"-f: {error}") from error
 
     def emit(shown: Shown) -> None:
-        out.write(render(shown))
+        texts = {field: _as_text(item) for field, item in read(shown).items()}
+        out.write(render(shown._replace(key=texts.get("key", shown.key), value=texts.get("value", shown.value))))
         out.flush()
 
     return emit
+
+
+def _decoded(fields: Mapping[str, Decoded]) -> dict[str, Any]:
+    """Return the members of a record's JSON document that differ because its fields are decoded."""
+    found: dict[str, Any] = {field: item.document for field, item in fields.items()}
+    return found | {f"{field}_error": item.error for field, item in fields.items() if item.error is not None}
+
+
+def _as_text(item: Decoded) -> bytes:
+    """Return a decoded field as one line: a string as it is, everything else as JSON."""
+    if isinstance(item.document, str):
+        return item.document.encode(errors="backslashreplace")
+    found = item.document if item.error is None else {**item.document, "error": item.error}
+    return _encoded(found)
+
+
+def _encoded(document: Any) -> bytes:
+    """Return JSON in UTF-8. A lone surrogate, which JSON may contain but UTF-8 not, becomes its escape in JSON."""
+    return json.dumps(document, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def as_json(shown: Shown) -> dict[str, Any]:
@@ -317,4 +380,4 @@ def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        return in_base64(data)

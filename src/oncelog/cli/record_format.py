@@ -19,6 +19,8 @@ class Shown(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
+    is_marker: bool = False
+    """Whether this is the end of a transaction, whose value has no format."""
 
 
 def _length(data: bytes | None) -> int:
