@@ -14,6 +14,7 @@ import click
 from oncelog.cli.common import connected, formatted, open_admin, show
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
+from oncelog.cli.produce_file import FileOptions, Sent, send_file, with_file
 
 if TYPE_CHECKING:
     from oncelog import Producer
@@ -26,6 +27,7 @@ REQUEST_MS = 30_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONERS = ("default", "consistent_random", "round_robin")
 MOST_RETRIES_SHOWN = 20
+CREATED = "topic {topic!r} did not exist; the broker has created it"
 
 
 @click.command(
@@ -33,6 +35,7 @@ MOST_RETRIES_SHOWN = 20
         "echo hello | oncelog topic produce orders",
         "oncelog topic produce orders -K : --transactional-id load-1 < orders.txt",
         "seq 60 | oncelog topic produce orders --partitioner round_robin",
+        "oncelog topic produce orders --from orders.parquet --key id --once load-1",
     )
 )
 @click.argument("topic")
@@ -41,7 +44,7 @@ MOST_RETRIES_SHOWN = 20
 @click.option("-z", "--compression", type=click.Choice(CODECS), help="Compression codec. Default: none.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Add a header to every record.")
 @click.option("-Z", "--null", is_flag=True, help="Send an empty key or value as null.")
-@click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction.")
+@click.option("--transactional-id", metavar="ID", help="Send all lines, or all rows, in one transaction.")
 @click.option(
     "--partitioner",
     type=click.Choice(PARTITIONERS),
@@ -62,6 +65,7 @@ MOST_RETRIES_SHOWN = 20
     metavar="SECONDS",
     help="How long a record may wait until the broker accepts it. Default: 120.",
 )
+@with_file
 @connected
 @formatted
 def produce(
@@ -79,19 +83,25 @@ def produce(
     timeout: int | None,
     bootstrap: str,
     form: str,
+    **of_file: Any,
 ) -> None:
-    """Send each line of stdin as a record to TOPIC.
+    """Send each line of stdin as a record to TOPIC, or with --from each row of a file.
 
     With --transactional-id, all records become visible together when stdin ends, or none if an error occurs. Without
     it, a file with a bad line is rejected before any record is sent. Of a pipe, the lines before a bad line are sent.
     If a batch has to be sent again, the command prints why. The file of --command-config may have all options of a
     producer, such as transaction.timeout.ms. The options of this command override it.
-    """
-    from oncelog import Producer
 
-    source = _source(key_delimiter)
+    The columns of a file become one JSON object (or Avro record) per row, except the columns of --key and --timestamp.
+    With --once NAME, each transaction has some rows and the position in the file, which becomes the offset of the group
+    oncelog-produce-NAME. If the command is interrupted or killed, run it again: it sends the rest. If all rows are
+    sent, it sends nothing. It refuses a file that has changed. The brokers forget NAME if no run has used it for
+    offsets.retention.minutes (a week), or if the topic is deleted.
+    """
+    file = FileOptions(**of_file)
+    file.require_file()
     pairs = [_header(text) for text in headers]
-    _require_compatible(transactional_id, acks, idempotence, retries)
+    _require_compatible(transactional_id, acks, idempotence, retries, file.once)
     options = _options(
         compression_type=compression,
         delivery_timeout_ms=None if timeout is None else timeout * 1000,
@@ -102,6 +112,39 @@ def produce(
         enable_idempotence=idempotence,
         retries=retries,
     )
+    if file.path is not None:
+        if key_delimiter is not None or null:
+            raise click.UsageError("--key-delimiter and --null are for lines of stdin, not for --from")
+        existed = _topic_exists(bootstrap, topic)
+        with _retries_shown():
+            done = send_file(bootstrap, topic, file, options, partition, pairs)
+        if done.rows and not existed:
+            note(CREATED.format(topic=topic))
+        _show_sent(topic, file.once, done, form)
+        return
+    _send_stdin(bootstrap, topic, options, key_delimiter, null, partition, pairs, form)
+
+
+def _show_sent(topic: str, once: str | None, done: Sent, form: str) -> None:
+    if once is not None and not done.rows:
+        note(f"{once!r} has sent all rows, so this run has sent nothing")
+    if form == "json":
+        show({"topic": topic, "records": done.rows, "earlier": done.before, "sent_again": done.again}, form)
+
+
+def _send_stdin(
+    bootstrap: str,
+    topic: str,
+    options: dict[str, Any],
+    key_delimiter: str | None,
+    null: bool,
+    partition: int | None,
+    pairs: list[tuple[str, bytes | None]],
+    form: str,
+) -> None:
+    from oncelog import Producer
+
+    source = _source(key_delimiter)
     delimiter = None if key_delimiter is None else key_delimiter.encode()
     if delimiter is not None and source.seekable():
         begin = source.tell()
@@ -122,7 +165,7 @@ def produce(
     if not sent and not existed:
         note(f"topic {topic!r} does not exist, and there was no line to send, so nothing has created it")
     if sent and not existed:
-        note(f"topic {topic!r} did not exist; the broker has created it")
+        note(CREATED.format(topic=topic))
     if form == "json":
         show({"topic": topic, "records": sent, "sent_again": again}, form)
 
@@ -137,14 +180,16 @@ def _source(key_delimiter: str | None) -> BinaryIO:
 
 
 def _require_compatible(
-    transactional_id: str | None, acks: str | None, idempotence: bool | None, retries: int | None
+    transactional_id: str | None, acks: str | None, idempotence: bool | None, retries: int | None, once: str | None
 ) -> None:
     """Raise UsageError for options that contradict each other. The client's error would name only its own options."""
-    if transactional_id is None and not idempotence:
+    if once is not None and transactional_id is not None:
+        raise click.UsageError("--once cannot be used together with --transactional-id: it has one of its own")
+    if transactional_id is None and once is None and not idempotence:
         return
     wants, name = ("--idempotence", "enable_idempotence")
-    if transactional_id is not None:
-        wants, name = ("--transactional-id", "transactional_id")
+    if transactional_id is not None or once is not None:
+        wants, name = ("--transactional-id" if once is None else "--once", "transactional_id")
     if idempotence is False:
         raise click.UsageError(f"{wants} cannot be used together with --no-idempotence")
     if acks not in (None, "all"):

@@ -33,7 +33,7 @@ topic = LazyGroup(
         "alter": ("oncelog.cli.alter:topic", "Add partitions to a topic, or change its settings."),
         "delete": ("oncelog.cli.topic:delete", "Delete topics and their data."),
         "delete-records": ("oncelog.cli.alter:delete_records", "Delete a partition's records before an offset."),
-        "produce": ("oncelog.cli.produce:produce", "Send each line of stdin as a record."),
+        "produce": ("oncelog.cli.produce:produce", "Send each line of stdin, or each row of a file, as a record."),
         "consume": ("oncelog.cli.consume:consume", "Print the records of a topic."),
     },
 )
