@@ -21,7 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("oncelog.cli.up:up", "Run a broker in the foreground, with its data in ./.oncelog."),
     "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
     "export": ("oncelog.cli.export:export", "Prepare the data of a stopped broker for Apache Kafka."),
-    "topic": ("oncelog.cli.topic:topic", "Create, list, describe, alter and delete topics; produce and consume."),
+    "topic": (
+        "oncelog.cli.topic:topic",
+        "Create, list, describe, alter and delete topics; produce, consume, export.",
+    ),
     "sql": ("oncelog.cli.sql:sql", "Query topics with SQL."),
     "group": ("oncelog.cli.group:group", "List, describe, seek, alter and delete consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions; find and abort hanging ones."),
@@ -177,6 +180,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, KafkaError) and advice:
         return f"{error.message} ({error.code.name}). {advice}"
     if isinstance(error, (OncelogError, ProtocolError, ConfigError)):
+        return str(error)
+    if isinstance(error, ImportError) and "pip install" in str(error):  # the message names the missing extra
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)

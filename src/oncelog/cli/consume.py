@@ -57,9 +57,10 @@ class Span(NamedTuple):
 
     start: Start = BEGINNING
     stop_ms: int | None = None
+    is_given: bool = False
 
 
-def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Span:
+def parse_span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Span:
     """Parse `beginning`, `end`, `stored`, N, -N and `s@TIMESTAMP`, and in a second `-o` `e@TIMESTAMP`, as kcat does."""
     starts, stops = [], []
     for value in values:
@@ -74,7 +75,7 @@ def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
             starts.append(Start(timestamp=int(found[2])) if found[1] else Start(int(found[2])))
     if len(starts) > 1 or len(stops) > 1:
         raise click.BadParameter("give at most one position to begin at and, with e@MS, one time to stop at")
-    return Span(starts[0] if starts else BEGINNING, stops[0] if stops else None)
+    return Span(starts[0] if starts else BEGINNING, stops[0] if stops else None, bool(values))
 
 
 @click.command(
@@ -88,7 +89,7 @@ def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 @click.argument("topic")
 @click.option(
     *("-o", "--offset", "span"),
-    callback=_span,
+    callback=parse_span,
     multiple=True,
     metavar="WHERE",
     help="Begin at this position. Default: beginning.",
@@ -162,13 +163,13 @@ def consume(
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
         if read_committed and stop_at_end and count is None and span.stop_ms is None:
-            _note_open_transactions(bootstrap, topic, partitions)
+            note_open_transactions(bootstrap, topic, partitions)
     except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends: Ctrl-C, or a closed pipe
         return 0
     return 0
 
 
-def _note_open_transactions(bootstrap: str, topic: str, partitions: tuple[int, ...]) -> None:
+def note_open_transactions(bootstrap: str, topic: str, partitions: tuple[int, ...]) -> None:
     """Print which transactions keep read_committed from the last records of the topic, as `topic describe` does."""
     from oncelog.cli.holders import find_holders, sentence
 

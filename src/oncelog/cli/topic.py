@@ -25,7 +25,7 @@ REPLICA_COLUMNS = ("partition", "broker", "role", "in_sync", "hw", "leo")
 
 topic = LazyGroup(
     "topic",
-    help="Create, list, describe, alter and delete topics; produce and consume.",
+    help="Create, list, describe, alter and delete topics; produce, consume and export.",
     table={
         "create": ("oncelog.cli.topic:create", "Create a topic."),
         "list": ("oncelog.cli.topic:list_topics", "List topics."),
@@ -35,6 +35,7 @@ topic = LazyGroup(
         "delete-records": ("oncelog.cli.alter:delete_records", "Delete a partition's records before an offset."),
         "produce": ("oncelog.cli.produce:produce", "Send each line of stdin, or each row of a file, as a record."),
         "consume": ("oncelog.cli.consume:consume", "Print the records of a topic."),
+        "export": ("oncelog.cli.topic_export:export", "Write the records of a topic to files."),
     },
 )
 

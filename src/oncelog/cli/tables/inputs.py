@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, cast
 
 import oncelog.columns  # noqa: F401 first: its error names the missing extra
 
@@ -57,11 +56,11 @@ class InputFile:
 
     def stream(self) -> BinaryIO:
         """Open the content, unpacked if the name ends with .gz. The caller closes it."""
-        raw = open(self.path, "rb")  # noqa: SIM115 - the caller closes it
-        if _stamp(raw) != self._stamp:
-            raw.close()
-            self.require_unchanged()
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 20) if self.name.endswith(".gz") else raw
+        stream: Any = gzip.open(self.path) if self.name.endswith(".gz") else open(self.path, "rb")  # noqa: SIM115
+        if _stamp(stream) != self._stamp:
+            stream.close()
+            raise self._changed()
+        return cast("BinaryIO", stream)
 
     def digest(self) -> str:
         """Return the SHA-256 of the file."""
@@ -72,7 +71,10 @@ class InputFile:
         """Raise ClickException if the file has changed since the first look at it."""
         with open(self.path, "rb") as stream:
             if _stamp(stream) != self._stamp:
-                raise click.ClickException(f"{self.path} has changed while the command read it")
+                raise self._changed()
+
+    def _changed(self) -> click.ClickException:
+        return click.ClickException(f"{self.path} has changed while the command read it")
 
 
 def _stamp(stream: BinaryIO) -> Stamp:
@@ -135,25 +137,28 @@ class ParquetInput:
     """A Parquet file, read row group by row group."""
 
     def __init__(self, file: InputFile) -> None:
-        self._file = pq.ParquetFile(file.stream())
-        self.rows: int = self._file.metadata.num_rows
-        self.columns = list(self._file.schema_arrow.names)
+        self._file = file
+        with file.stream() as stream, pq.ParquetFile(stream) as opened:
+            self.rows: int = opened.metadata.num_rows
+            self._schema = opened.schema_arrow
+        self.columns = list(self._schema.names)
         _require_distinct(self.columns, file)
 
     def type_of(self, names: list[str]) -> pa.StructType:
         """See `Input`."""
-        return pa.struct([self._file.schema_arrow.field(name) for name in names])
+        return pa.struct([self._schema.field(name) for name in names])
 
     def batches(self, skip: int) -> Iterator[pa.RecordBatch]:
         """See `Input`."""
-        for group in range(self._file.num_row_groups):
-            rows = self._file.metadata.row_group(group).num_rows
-            if skip >= rows:
-                skip -= rows
-                continue
-            for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group]):
-                yield from _after(batch, skip)
-                skip = max(skip - batch.num_rows, 0)
+        with self._file.stream() as stream, pq.ParquetFile(stream) as opened:
+            for group in range(opened.num_row_groups):
+                rows = opened.metadata.row_group(group).num_rows
+                if skip >= rows:
+                    skip -= rows
+                    continue
+                for batch in opened.iter_batches(BATCH_ROWS, row_groups=[group]):
+                    yield from _after(batch, skip)
+                    skip = max(skip - batch.num_rows, 0)
 
 
 def _after(batch: pa.RecordBatch, skip: int) -> Iterator[pa.RecordBatch]:
@@ -181,13 +186,18 @@ class CsvInput:
         if missing:
             raise click.UsageError(f"--type: {file.path} has no column {missing[0]!r}; it has {self.columns}")
 
-    def _open(self) -> Any:
-        return pa.csv.open_csv(
-            self._file.stream(),
-            pa.csv.ReadOptions(block_size=CSV_BLOCK),
-            pa.csv.ParseOptions(newlines_in_values=True),
-            pa.csv.ConvertOptions(column_types=self._types),
-        )
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        with (
+            self._file.stream() as stream,
+            pa.csv.open_csv(
+                stream,
+                pa.csv.ReadOptions(block_size=CSV_BLOCK),
+                pa.csv.ParseOptions(newlines_in_values=True),
+                pa.csv.ConvertOptions(column_types=self._types),
+            ) as reader,
+        ):
+            yield reader
 
     def type_of(self, names: list[str]) -> pa.StructType:
         """See `Input`."""

@@ -1,0 +1,347 @@
+"""`oncelog topic export`: write the records of a topic to files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from oncelog import errors
+from oncelog.cli.common import connected, existing, formatted, open_cluster, show
+from oncelog.cli.consume import Span, note_open_transactions, parse_span
+from oncelog.cli.lazy import examples
+from oncelog.cli.log_format import note
+from oncelog.cli.partition_tailer import (
+    PROGRESS_S,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    STORED,
+    PartitionTailer,
+)
+from oncelog.cli.registry_settings import connect, with_registry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from oncelog import Consumer
+    from oncelog.cli.tables.exported import Columns
+    from oncelog.cli.tables.parts import Folder
+    from oncelog.cli.tables.progress import Advance
+
+POLL_S = 1.0
+PART_ROWS = 1_000_000
+"""Rows after which a part of a folder ends."""
+
+
+class Range(NamedTuple):
+    """The offsets of a partition to export: from `start` up to, but not including, `end`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@click.command(
+    epilog=examples(
+        "oncelog topic export orders --to orders.parquet",
+        "oncelog topic export orders --to orders/ --value-format json",
+        "oncelog topic export orders --to orders.csv --value-format avro --registry http://localhost:8081",
+    )
+)
+@click.argument("topic")
+@click.option(
+    "--to",
+    required=True,
+    metavar="FILE",
+    help="File to write (.parquet, .csv, .jsonl or .ndjson). With a name that ends with /, a folder of parts.",
+)
+@click.option(
+    "--file-format",
+    type=click.Choice(("parquet", "csv", "jsonl")),
+    help="Format of the file. Default: what its name ends with; of a folder, parquet.",
+)
+@click.option(
+    "--value-format",
+    type=click.Choice(("bytes", "string", "json", "avro")),
+    help="Format of values. Fields of json and avro become columns. Default: bytes, or string in text files.",
+)
+@click.option(
+    "--key-format",
+    type=click.Choice(("bytes", "string")),
+    help="Format of keys. Default: bytes, or string in text files.",
+)
+@with_registry
+@click.option("--subject", help="Subject whose latest schema has the columns. Default: TOPIC-value.")
+@click.option("--keep-bad", is_flag=True, help="Keep values that are not in the format, in a column _value_bad.")
+@click.option(
+    *("-o", "--offset", "span"),
+    callback=parse_span,
+    multiple=True,
+    metavar="WHERE",
+    help="Begin at this position, as in `topic consume`. Default: beginning.",
+)
+@click.option(
+    *("-p", "--partition", "partitions"),
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Export this partition only. Repeatable. Default: all partitions.",
+)
+@click.option("--read-uncommitted", is_flag=True, help="Include records of aborted and open transactions.")
+@connected
+@formatted
+def export(
+    topic: str,
+    to: str,
+    span: Span,
+    partitions: tuple[int, ...],
+    read_uncommitted: bool,
+    bootstrap: str,
+    form: str,
+    **more: Any,
+) -> None:
+    """Write the records of TOPIC, up to the end at the start of the command, to a file or a folder.
+
+    Besides the value, the file has the columns _key, _partition, _offset, _timestamp and _headers. A file is written
+    beside its place and replaces it when it is complete, so an interrupted run leaves no half file. It begins again.
+
+    A folder has parts, which are files with up to a million records of one partition. Run the command again to continue
+    after the last complete part: after an interrupted run, or to add the records that have arrived since.
+    """
+    if span.start is STORED:
+        raise click.UsageError("-o stored is for members of a group, which this command is not")
+    isolation = READ_UNCOMMITTED if read_uncommitted else READ_COMMITTED
+    wanted = Wanted(topic=topic, to=to, isolation=isolation, **more)
+    wanted.check()
+    with existing(topic):
+        topic_id, ranges = asyncio.run(_ranges(bootstrap, topic, partitions, span, isolation))
+    if wanted.is_folder:
+        rows, files = _export_folder(bootstrap, wanted, topic_id, ranges, continues=not span.is_given)
+    else:
+        rows, files = _export_file(bootstrap, wanted, ranges), [to]
+    if span.stop_ms is None and not read_uncommitted:
+        note_open_transactions(bootstrap, topic, partitions)
+    if form == "json":
+        show({"topic": topic, "records": rows, "files": files}, form)
+
+
+class Wanted(NamedTuple):
+    """The options about the files."""
+
+    topic: str
+    to: str
+    isolation: int
+    file_format: str | None
+    value_format: str | None
+    key_format: str | None
+    registry: str | None
+    subject: str | None
+    keep_bad: bool
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether to write a folder of parts."""
+        return self.to.endswith("/") or os.path.isdir(self.to)
+
+    def check(self) -> None:
+        """Raise UsageError for options that contradict each other."""
+        if self.value_format != "avro":
+            for name, given in (("--registry", self.registry), ("--subject", self.subject)):
+                if given is not None:
+                    raise click.UsageError(f"{name} needs --value-format avro")
+        if self.keep_bad and self.value_format not in ("json", "avro"):
+            raise click.UsageError("--keep-bad needs --value-format json or avro")
+
+    def form(self) -> str:
+        """Return the format of the files. Raises UsageError."""
+        from oncelog.cli.tables.inputs import file_format
+
+        if self.is_folder:
+            return self.file_format or "parquet"
+        if self.to.endswith(".gz") and self.file_format is None:
+            raise click.UsageError(f"--to {self.to}: packed files are not written; omit .gz")
+        return file_format(self.to, self.file_format, "--to")
+
+    def formats(self) -> tuple[str, str]:
+        """Return the formats of value and key, with their defaults."""
+        default = "bytes" if self.form() == "parquet" else "string"
+        return self.value_format or default, self.key_format or default
+
+
+async def _ranges(
+    bootstrap: str, topic: str, partitions: tuple[int, ...], span: Span, isolation: int
+) -> tuple[str, list[Range]]:
+    """Return the topic's id, and the offsets to export."""
+    async with open_cluster(bootstrap) as cluster:
+        known = await cluster.topic(topic)
+        for partition in partitions:
+            await cluster.partition(topic, partition)
+        numbers = sorted(partitions or known.partitions)
+        tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=False)
+        await tailer.seek(span.start)
+        ends = await (tailer.ends() if span.stop_ms is None else tailer.ends_at(span.stop_ms))
+        return str(known.topic_id), [Range(each, tailer.positions[each], ends[each]) for each in numbers]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _tables(
+    consumer: Consumer, topic: str, part: Range, advance: Advance, form: Any = None
+) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the records of a range as tables, and the offset at which the next table begins.
+
+    Raises OffsetOutOfRangeError if the log no longer has the records, and TimedOutError if none arrives for PROGRESS_S.
+    """
+    import pyarrow.compute as pc
+
+    at = (topic, part.partition)
+    consumer.assign({at: part.start})
+    position, advanced = part.start, time.monotonic()
+    while position < part.end:
+        for table in consumer.tables(timeout=POLL_S, headers=True, value=form):
+            before, position = position, min(consumer.position(*at), part.end)
+            kept = pc.sum(pc.less(table.column("offset"), part.end)).as_py() or 0
+            yield table.slice(0, kept), position
+            advance(position - before)
+            advanced = time.monotonic()
+            if position == part.end:
+                return
+        before, position = position, min(consumer.position(*at), part.end)
+        advance(position - before)
+        if position > before:  # these offsets are markers, or of aborted transactions
+            advanced = time.monotonic()
+        if time.monotonic() - advanced > PROGRESS_S:
+            raise errors.TimedOutError(
+                f"no record arrived for {PROGRESS_S:g} s: {topic}-{part.partition} has not returned the records from "
+                f"offset {position} to {part.end}"
+            )
+
+
+def _consumer(bootstrap: str, isolation: int) -> Consumer:
+    from oncelog import Consumer
+    from oncelog.cli.client_settings import client_settings
+
+    return Consumer(
+        bootstrap,
+        client_settings(),
+        client_id="oncelog-cli",
+        auto_offset_reset="none",  # records that are gone are an error
+        isolation_level="read_committed" if isolation == READ_COMMITTED else "read_uncommitted",
+    )
+
+
+def _columns(
+    consumer: Consumer, wanted: Wanted, ranges: Iterable[Range], known: pa.DataType | None
+) -> tuple[Columns, pa.DataType | None]:
+    """Return how records become rows, and the type of JSON values, for which all records are read once before."""
+    from oncelog.cli.tables.exported import Columns, avro_reader, json_reader, type_of_json
+    from oncelog.cli.tables.progress import progress
+
+    value, key = wanted.formats()
+    reader = None
+    if value == "avro":
+        subject = wanted.subject or f"{wanted.topic}-value"
+        reader = avro_reader(connect(wanted.registry), subject, keep_bad=wanted.keep_bad)
+    elif value == "json":
+        with progress("types of columns", _offsets(ranges)) as advance:
+            tables = (table for each in ranges for table, _ in _tables(consumer, wanted.topic, each, advance))
+            known = type_of_json(tables, known, wanted.topic, keep_bad=wanted.keep_bad)
+        reader = json_reader(known, keep_bad=wanted.keep_bad)
+    as_text = frozenset(name for name, form in (("value", value), ("key", key)) if form == "string")
+    return Columns(reader, as_text, text_headers=wanted.form() != "parquet"), known
+
+
+def _offsets(ranges: Iterable[Range]) -> int:
+    return sum(max(each.end - each.start, 0) for each in ranges)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _export_file(bootstrap: str, wanted: Wanted, ranges: list[Range]) -> int:
+    """Write all records to one file, and return their number."""
+    from oncelog.cli.tables.outputs import open_output
+    from oncelog.cli.tables.progress import progress
+
+    rows = 0
+    with _consumer(bootstrap, wanted.isolation) as consumer:
+        columns, _ = _columns(consumer, wanted, ranges, None)
+        with (
+            open_output(wanted.to, wanted.form(), columns.schema()) as output,
+            progress(os.path.basename(wanted.to), _offsets(ranges)) as advance,
+        ):
+            for each in ranges:
+                for table, _ in _tables(consumer, wanted.topic, each, advance, columns.format):
+                    output.write(columns.rows(table))
+                    rows += len(table)
+    return rows
+
+
+def _export_folder(
+    bootstrap: str, wanted: Wanted, topic_id: str, ranges: list[Range], *, continues: bool
+) -> tuple[int, list[str]]:
+    """Write the records that no part in the folder has. Return their number, and the new files."""
+    from oncelog.cli.tables.parts import Exported, Folder
+    from oncelog.cli.tables.progress import progress
+
+    value, key = wanted.formats()
+    isolation = "read_committed" if wanted.isolation == READ_COMMITTED else "read_uncommitted"
+    exported = Exported(wanted.topic, topic_id, wanted.form(), value, key, wanted.keep_bad, isolation)
+    rows, files = 0, []
+    with closing(Folder(wanted.to, exported)) as folder, _consumer(bootstrap, wanted.isolation) as consumer:
+        left = list(_left(wanted.topic, folder, ranges, continues=continues))
+        columns, kind = _columns(consumer, wanted, left, folder.kind)
+        if kind is not None and kind != folder.kind:
+            folder.store(kind)
+        with progress(wanted.to, _offsets(left)) as advance:
+            for each in left:
+                for path, count in _write_parts(consumer, wanted.topic, folder, each, columns, advance):
+                    rows += count
+                    files.append(path)
+    return rows, files
+
+
+def _left(topic: str, folder: Folder, ranges: list[Range], *, continues: bool) -> Iterator[Range]:
+    """Yield what the parts lack. Raises ClickException if the log is shorter than what they have."""
+    done = folder.ends()
+    for each in ranges:
+        at = f"{topic}-{each.partition}"
+        end = done.get(each.partition)
+        if end is None:
+            yield each
+            continue
+        if each.end < end and continues:
+            raise click.ClickException(
+                f"{at} ends at offset {each.end}, but {folder.path} has records up to {end}: the log has lost some; "
+                "export to another folder"
+            )
+        if each.start > end:
+            note(f"{at}: offsets {end} to {each.start - 1} are not exported; they are not in the log, or before -o")
+        yield each._replace(start=max(each.start, end))
+
+
+def _write_parts(
+    consumer: Consumer, topic: str, folder: Folder, left: Range, columns: Columns, advance: Advance
+) -> Iterator[tuple[str, int]]:
+    """Write the records of a range in parts. Yield the path of each part, and the number of its rows."""
+    from oncelog.cli.tables.parts import Part
+
+    tables = _tables(consumer, topic, left, advance, columns.format)
+    start = left.start
+    while start < left.end:
+        rows, end = 0, left.end
+        with folder.write_part(columns.schema()) as output:
+            for table, position in tables:
+                output.write(columns.rows(table))
+                rows += len(table)
+                if rows >= PART_ROWS:
+                    end = position
+                    break
+            output.part = part = Part(left.partition, start, end)
+        yield folder.path_of(part), rows
+        start = end
