@@ -22,6 +22,7 @@ import pytest
 
 from oncelog import Admin, Consumer
 from oncelog.faults.proxy import FaultProxy
+from oncelog.protocol.apis import ApiKey
 from oncelog.serialization import AvroDeserializer, SchemaRegistry
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
@@ -328,6 +329,22 @@ def test_second_run_of_a_name_fences_the_first(
         faults.clear()
         assert first.wait(60) == 1
     assert [json.loads(each.value)["id"] for each in records(server, name, 5_000)] == list(range(5_000))
+
+
+def test_interrupted_transaction_leaves_no_row(
+    tool: Tool, admin: Admin, server: Server, slow: FaultProxy, name: str, tmp_path: Path
+) -> None:
+    admin.create_topics(name)
+    many_groups(tmp_path / "a.parquet", 60_000)
+    slow.add("delay Produce:2- for=2s")
+    arguments = ("topic", "produce", name, "--from", str(tmp_path / "a.parquet"), "--transactional-id", name)
+    command = [ONCELOG, *arguments, "-b", slow.bootstrap_servers]
+    with closing(Terminal(command, tool.env)) as terminal:
+        wait_until(lambda: any(each.api is ApiKey.PRODUCE for each in slow.seen), "rows are sent")
+        terminal.type(b"\x03")
+        assert terminal.wait() == 130
+        assert "the transaction is aborted, so none of the rows becomes visible" in terminal.raw()
+    records(server, name, 0)
 
 
 def test_terminal_shows_progress_and_ctrl_c_says_where_it_continues(

@@ -28,6 +28,8 @@ LONGEST = (
     "tests/spark/test_spark.py",
     "tests/spark/test_docs.py",
     "tests/cluster/test_broken_brokers.py",
+    "tests/clients/test_produce_files.py",
+    "tests/clients/test_topic_export.py",
     "tests/clients/test_command_line.py",
     "tests/clients/test_transactions.py",
     "tests/features/test_transaction_two_phase_commit.py",

@@ -254,7 +254,10 @@ def _send(producer: Producer, work: _Work, advance: Advance) -> int:
             done += _finished(waiting, advance)
     except KeyboardInterrupt:
         producer.purge()  # otherwise, `close` would wait for the records until --timeout
-        note(f"interrupted: {done} of {work.source.rows} rows are acknowledged; others may be in the log")
+        outcome = f"{done} of {work.source.rows} rows are acknowledged; others may be in the log"
+        if producer.options["transactional_id"] is not None:
+            outcome = "the transaction is aborted, so none of the rows becomes visible"
+        note(f"interrupted: {outcome}")
         raise
     return sent
 
