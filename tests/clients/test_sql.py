@@ -12,12 +12,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 import oncelog
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.query import Query
 from oncelog.tables.ranges import read
+from oncelog.testing import SchemaRegistryDouble
 from support.servers import Server
 
 HOUR_MS = 3_600_000
@@ -371,3 +375,31 @@ def test_failed_query_writes_nothing(server: Server, admin: Admin, name: str) ->
         assert query.into(result, once=name) == 100_001
         assert query.into(result, once=name) is None
     assert len(written(server, result)) == 100_001
+
+
+def test_avro_of_a_registry(server: Server, admin: Admin, name: str) -> None:
+    """The records are those of Confluent's serializer. The schema changes in mid-topic."""
+    admin.create_topics(name)
+    fields = [{"name": "id", "type": "long"}, {"name": "country", "type": "string"}]
+    second = [*fields, {"name": "price", "type": ["null", "double"], "default": None}]
+    with SchemaRegistryDouble() as registry:
+        client = SchemaRegistryClient({"url": registry.url})
+        context = SerializationContext(name, MessageField.VALUE)
+        with Producer(server.bootstrap) as producer:
+            for number, each in enumerate((fields, second)):
+                schema = json.dumps({"type": "record", "name": "Order", "fields": each})
+                serializer = AvroSerializer(client, schema)
+                row = {"id": number, "country": "fr", "price": 2.5}
+                producer.send(name, serializer({field["name"]: row[field["name"]] for field in each}, context))
+        query = f'select id, country, price from "{name}" order by id'
+        with oncelog.sql(query, server.bootstrap, registry=registry.url) as found:
+            assert found.rows() == [(0, "fr", None), (1, "fr", 2.5)]
+            (each,) = found.reads()
+            assert (each.layout.value.form, each.layout.value.how) == ("avro", f"schema of subject {name}-value")
+        pruned = oncelog.scan(name, server.bootstrap, registry=registry.url, columns=["price"])
+        assert pruned.reader().read_all().to_pydict() == {"price": [None, 2.5]}
+        registry.body = b"no JSON"
+        with pytest.raises(errors.RegistryError, match=registry.url):
+            oncelog.sql(query, server.bootstrap, registry=registry.url)
+    with oncelog.sql(f'select octet_length(value) from "{name}"', server.bootstrap) as found:  # without a registry
+        assert len(found.rows()) == 2

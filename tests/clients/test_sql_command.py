@@ -131,7 +131,7 @@ def test_schema_of_the_command_line(tool: Tool, topic: str) -> None:
         (("select 1", "--once", "x"), 2, "--once needs --into"),
         (("select 1", "--follow", "--explain"), 2, "--follow cannot be used together"),
         (("select 1", "--to", "rows.xls"), 2, "the name must end in .parquet"),
-        (("select 1", "--to", "missing/rows.csv"), 1, "missing/rows.csv: No such file"),
+        (("select 1", "--to", "missing/rows.csv"), 1, "missing/rows.csv.part: No such file"),
         (("select 1", "--into", "no-such-topic"), 1, "no-such-topic"),
         (("select 1", "--max-disorder", "10m"), 2, "is not an ISO 8601 duration"),
         (("select 1", "--memory", "much"), 1, "memory_limit = 'much'"),

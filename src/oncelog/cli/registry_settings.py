@@ -57,6 +57,14 @@ def with_registry(command: Command) -> Command:
 
 def connect(url: str | None) -> SchemaRegistry:
     """Return a client of the registry at `url`, or of the settings. Raises UsageError if neither names one."""
+    found = found_registry(url)
+    if found is None:
+        raise click.UsageError("Avro needs a schema registry: name it with --registry URL, or in schema.registry.url")
+    return found
+
+
+def found_registry(url: str | None) -> SchemaRegistry | None:
+    """Return a client of the registry at `url`, or of the settings, or None if neither names one."""
     import ssl
 
     from oncelog.client.serialization.registry import SchemaRegistry
@@ -65,7 +73,7 @@ def connect(url: str | None) -> SchemaRegistry:
     given: dict[str, str] = {} if context is None else dict(context.meta.get(_KEY, {}))
     where = url or given.get("url")
     if not where:
-        raise click.UsageError("Avro needs a schema registry: name it with --registry URL, or in schema.registry.url")
+        return None
     username, password = given.get("username"), given.get("password")
     if "user_info" in given:
         username, _, password = given["user_info"].partition(":")

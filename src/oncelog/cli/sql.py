@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,10 +19,9 @@ from oncelog.cli.client_settings import client_settings, producer_settings
 from oncelog.cli.common import assignments, connected, open_admin, usage
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
+from oncelog.cli.registry_settings import found_registry, with_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oncelog.cli.sql_output import Output
     from oncelog.tables.choosing import Wanted
     from oncelog.tables.query import Query
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _STOP_TRIES, _STOP_S = 50, 0.1
 """How often to interrupt the thread of a query after Ctrl-C, and how long to wait each time."""
+_FORMS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _FORMATS = "auto, json, avro, string or bytes"
 
 
@@ -44,10 +44,8 @@ def _duration(context: click.Context, option: click.Parameter, text: str | None)
 
 
 def _file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    from oncelog.cli.sql_output import SUFFIXES
-
-    if path is not None and path.suffix not in SUFFIXES:
-        raise click.BadParameter(f"the name must end in {', '.join(SUFFIXES)}")
+    if path is not None and path.suffix not in _FORMS:
+        raise click.BadParameter(f"the name must end in {', '.join(_FORMS)}")
     return path
 
 
@@ -70,9 +68,7 @@ def _file(context: click.Context, option: click.Parameter, path: Path | None) ->
     help="Schema of values: columns as in CREATE TABLE for JSON, or @FILE with Avro's schema. Default: that of the "
     "registry, or of a sample of the records.",
 )
-@click.option(
-    "--registry", metavar="URL", envvar="ONCELOG_REGISTRY", help="Schema registry. Default: $ONCELOG_REGISTRY."
-)
+@with_registry
 @click.option(
     "--bad-records",
     type=click.Choice(["fail", "null"]),
@@ -171,7 +167,7 @@ def sql(
             client_settings(),
             formats=wanted,
             key_formats=keys,
-            registry=registry,
+            registry=found_registry(registry),
             sqlite=sqlite,
             bad_records=bad_records,
             max_disorder=max_disorder,
@@ -236,19 +232,17 @@ def _copy(query: Query, made: Callable[[Any], Output], progress: Progress) -> Ou
 
 
 def _save(query: Query, path: Path) -> None:
-    from oncelog.cli.sql_output import Saved
+    import pyarrow as pa
 
-    made: list[Saved] = []
+    from oncelog.cli.tables.outputs import open_output
 
-    def saved(schema: Any) -> Saved:
-        made.append(Saved(path, schema))
-        return made[0]
+    def work(progress: Progress) -> None:
+        reader = query.reader(progress)
+        with open_output(str(path), _FORMS[path.suffix], reader.schema) as file:
+            for batch in reader:
+                file.write(pa.Table.from_batches([batch]))
 
-    try:
-        _run(query, lambda progress: _copy(query, saved, progress))
-    finally:
-        for each in made:
-            each.give_up()
+    _run(query, work)
 
 
 def _write(query: Query, topic: str, once: str | None) -> None:
@@ -280,16 +274,19 @@ def _follow(query: Query, pause_s: float, form: str, rows: int) -> None:
 
 def _run(query: Query, work: Callable[[Progress], T], *, bar: bool = True) -> T:
     """Run work in another thread, with a progress bar on a terminal. So Ctrl-C ends it at once."""
+    from oncelog.cli.tables.progress import progress
+
     ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
-    def run(progress: Progress) -> None:
+    def run(advance: Progress) -> None:
         try:
-            ended.put((work(progress), None))
+            ended.put((work(advance), None))
         except BaseException as error:  # noqa: BLE001 - the other thread raises it
             ended.put((None, error))
 
-    with _bar(query) if bar and sys.stderr.isatty() else nullcontext(lambda _: None) as progress:
-        thread = threading.Thread(target=run, args=(progress,), daemon=True)
+    offsets = sum(each.found.counts()[0] for each in query.reads())
+    with progress("reading", offsets) if bar else nullcontext(lambda _: None) as advance:
+        thread = threading.Thread(target=run, args=(advance,), daemon=True)
         try:
             thread.start()  # Ctrl-C may come while it starts
             result, error = ended.get()
@@ -303,15 +300,3 @@ def _run(query: Query, work: Callable[[Progress], T], *, bar: bool = True) -> T:
     if error is not None:
         raise error
     return result  # type: ignore[return-value]
-
-
-@contextmanager
-def _bar(query: Query) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    total = sum(each.found.counts()[0] for each in query.reads())
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=total)
-        yield lambda offsets: shown.advance(task, offsets)

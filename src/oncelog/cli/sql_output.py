@@ -1,17 +1,14 @@
-"""Print or save the rows of a query: as a table, JSON lines, CSV or Parquet."""
+"""Print the rows of a query: as a table, JSON lines or CSV."""
 
 from __future__ import annotations
 
 import base64
 import csv
 import json
-import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import IO, Any, Protocol
 from uuid import UUID
 
@@ -95,23 +92,6 @@ class Csv:
         self._file.flush()
 
 
-class Parquet:
-    """Writes a Parquet file."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        import pyarrow.parquet
-
-        self._writer = pyarrow.parquet.ParquetWriter(path, schema)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """See `Output`."""
-        self._writer.write_batch(batch)
-
-    def end(self) -> None:
-        """See `Output`."""
-        self._writer.close()
-
-
 class Table:
     """Prints the first rows as a table, then how many there are."""
 
@@ -143,44 +123,6 @@ class Table:
         """See `Output`."""
         for line in self.lines():
             click.echo(line)
-
-
-class Saved:
-    """Writes a file under another name, and gives it its own name at the end. So a file is complete or not there."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        """The suffix of `path` is one of SUFFIXES."""
-        self._path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        self._file: IO[str] | None = None
-        self._output: Output
-        try:
-            if path.suffix == ".parquet":
-                self._output = Parquet(self._partial, schema)
-            else:
-                self._file = self._partial.open("w", encoding="utf-8", newline="")
-                self._output = Csv(self._file, schema) if path.suffix == ".csv" else JsonLines(self._file)
-        except OSError as error:
-            raise click.ClickException(f"{path}: {error.strerror or error}") from None
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """See `Output`."""
-        self._output.add(batch)
-
-    def end(self) -> None:
-        """See `Output`."""
-        self._output.end()
-        if self._file is not None:
-            self._file.close()
-        os.replace(self._partial, self._path)
-
-    def give_up(self) -> None:
-        """Delete what was written."""
-        with suppress(OSError):
-            self._partial.unlink()
-
-
-SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson", ".json")
 
 
 def printed(form: str, schema: pa.Schema, most: int) -> Output:

@@ -67,8 +67,8 @@ def _guessed(sample: pa.Array, part: str, registry: SchemaRegistry | None) -> st
     values = sample.drop_null().to_pylist()
     if not values:
         return "bytes"
-    if registry is not None and all(len(each) >= FRAME and each[0] == MAGIC for each in values):
-        return "avro"
+    if all(len(each) >= FRAME and each[0] == MAGIC for each in values):
+        return "bytes" if registry is None else "avro"
     try:
         texts = [each.decode() for each in values]
     except UnicodeDecodeError:
@@ -156,7 +156,7 @@ def _avro(
         schemas = lambda schema_id: whole_schema(known, known.schema(schema_id), f"schema {schema_id}")  # noqa: E731
     try:
         reader = json.loads(schema) if isinstance(schema, str) else schema
-        whole = Avro(reader, schemas=schemas).schema
+        whole = Avro(reader, schemas=schemas, intervals=False).schema
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Avro schema of {topic}'s {part}: {error}") from None
     assert whole is not None
@@ -165,7 +165,7 @@ def _avro(
         part_of = reader
         if fields is not None and schemas is not None and isinstance(reader, dict) and reader.get("type") == "record":
             part_of = {**reader, "fields": [each for each in reader["fields"] if each["name"] in fields]}
-        return Avro(part_of, schemas=schemas, keep_bad=keep_bad)
+        return Avro(part_of, schemas=schemas, keep_bad=keep_bad, intervals=False)
 
     return Field("avro", whole.type, make, how)
 
