@@ -17,6 +17,8 @@ from oncelog.client.producer.prepared import TransactionOutcome
 from oncelog.client.producer.resumed import ResumedTransaction
 from oncelog.client.producer.tables import TableFuture
 from oncelog.client.types import ConsumerRecord
+from oncelog.tables.query import Query
+from oncelog.tables.scan import Scan
 
 MAIN: tuple[type, ...] = (
     oncelog.Producer,
@@ -68,7 +70,7 @@ def page() -> str:
     ]
     for kind in (*MAIN, *admin_values(), *VALUES):
         parts += _class(kind)
-    return "\n".join([*parts, *_asyncio(), *_spark(), *_testing()])
+    return "\n".join([*parts, *_sql(), *_asyncio(), *_spark(), *_testing()])
 
 
 def methods(kind: type) -> list[str]:
@@ -163,6 +165,18 @@ def _signature(name: str, of: typing.Any) -> str:
     if len(line) > 88:
         line = f"{name}(\n" + "".join(f"    {each},\n" for each in shown) + f"){end}"
     return f"```python\n{line}\n```\n"
+
+
+def _sql() -> Iterator[str]:
+    for function in (oncelog.sql, oncelog.scan):
+        yield f"## {function.__name__} {{ #{function.__name__} }}\n"
+        yield _signature(function.__name__, function)
+        yield docstring(function) + "\n"
+    for kind in (Query, Scan):
+        yield f"## {kind.__name__} {{ #{kind.__name__} }}\n"
+        yield docstring(kind) + "\n"
+        for name in methods(kind):
+            yield from _method(kind.__name__, name, getattr(kind, name))
 
 
 def _asyncio() -> Iterator[str]:

@@ -6,7 +6,9 @@ import json
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import duckdb
 import polars as pl
 import pyarrow as pa
@@ -346,8 +348,9 @@ def test_result_is_written_once(server: Server, admin: Admin, name: str) -> None
     admin.create_topics(result)
     text = f'select country as _key, count(*) as n, 0.5 as half from "{name}" group by 1 order by 1'
     with oncelog.sql(text, server.bootstrap) as query:
-        assert query.into(result, once=name) == 3
-        assert query.into(result, once=name) is None
+        only_of_producers = {"compression.type": "lz4"}
+        assert query.into(result, only_of_producers, once=name) == 3
+        assert query.into(result, only_of_producers, once=name) is None
         wanted = [(b"de", b'{"n":333,"half":0.5}'), (b"fr", b'{"n":334,"half":0.5}'), (b"it", b'{"n":333,"half":0.5}')]
         assert written(server, result) == wanted
         assert query.into(result) == 3
@@ -356,6 +359,105 @@ def test_result_is_written_once(server: Server, admin: Admin, name: str) -> None
     with oncelog.sql(f"select * from \"{name}\" where country = 'none'", server.bootstrap) as query:
         assert query.into(result, once=f"{name}-3") == 0
         assert query.into(result, once=f"{name}-3") is None
+
+
+def test_empty_name_does_not_write_twice(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with oncelog.sql("select 1 as a", server.bootstrap) as query:
+        with pytest.raises(errors.ConfigError, match="the name of `once` is empty"):
+            query.into(name, once="")
+        assert written(server, name) == []
+
+
+def test_timeout_of_the_transaction_can_be_set(server: Server, admin: Admin, name: str) -> None:
+    """A broker may allow less than the default. This one rejects what is more than its limit."""
+    admin.create_topics(name)
+    for config in ({"transaction.timeout.ms": 2**31 - 1}, {"transaction_timeout_ms": 2**31 - 1}):
+        with (
+            oncelog.sql("select 1 as a", server.bootstrap) as query,
+            pytest.raises(errors.KafkaError, match=r"exceeds transaction\.max\.timeout\.ms"),
+        ):
+            query.into(name, config)
+    with oncelog.sql("select 1 as a", server.bootstrap) as query:
+        assert query.into(name, {"transaction.timeout.ms": 30_000}) == 1
+
+
+def test_records_before_1970_are_found(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
+    for time in (-5000, 5):
+        producer.produce(name, b'{"a": 1}', timestamp=time)
+    producer.flush()
+    with oncelog.sql(f"select count(*) from \"{name}\" where _timestamp >= '1960-01-01'", server.bootstrap) as query:
+        assert query.rows() == [(2,)]
+
+
+def test_deep_json_is_no_json_object(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    deep = b"[" * 50_000
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, deep)
+    with oncelog.sql(f'select value from "{name}"', server.bootstrap) as query:
+        assert query.rows() == [(deep.decode(),)]
+    with pytest.raises(errors.ConfigError, match=f"a value of {name} is no JSON that can be read"):
+        oncelog.scan(name, server.bootstrap, value_format="json")
+
+
+def test_topics_whose_names_are_alike(server: Server, admin: Admin, name: str) -> None:
+    upper = name.upper()
+    admin.create_topics([name, upper, f"oncelog_{name}"])
+    admin.create_topics([each for each in ("oncelog_0",) if each not in set(admin.list_topics())])
+    with oncelog.sql("select * from oncelog_0", server.bootstrap) as query:
+        assert query.rows() == []
+    with pytest.raises(errors.ConfigError, match=f"does not distinguish the topics {upper} and {name}"):
+        oncelog.sql(f'select * from "{name}", "{upper}"', server.bootstrap)
+
+
+def test_field_of_avro_whose_type_another_field_defines() -> None:
+    import io
+
+    import fastavro
+
+    from oncelog.tables.choosing import chosen
+
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "long"}]}
+    schema = {
+        "type": "record",
+        "name": "Outer",
+        "fields": [{"name": "a", "type": inner}, {"name": "b", "type": "Inner"}],
+    }
+
+    class Registry:
+        def schema(self, schema_id: int) -> dict[str, str]:
+            return {"schema": json.dumps(schema)}
+
+    data = io.BytesIO()
+    fastavro.schemaless_writer(data, fastavro.parse_schema(schema), {"a": {"x": 1}, "b": {"x": 2}})
+    values = pa.array([b"\0\0\0\0\1" + data.getvalue()], pa.large_binary())
+    registry: Any = Registry()
+    given = Wanted("avro", json.dumps(schema))
+    made = chosen("value", "t", given, registry, lambda: values).make(frozenset({"b"}), False)
+    assert made is not None
+    found, bad = made.decode(values)
+    assert (found.to_pylist()[0]["b"], bad) == ({"x": 2}, [])
+
+
+def test_values_of_sqlite_are_never_changed(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as shop:
+        shop.execute("create table good (day date, at datetime, n int, twice int generated always as (n * 2), m int)")
+        shop.execute("insert into good (day, at, n, m) values ('2026-01-02', '2026-01-02 03:04:05', 1.0, 3)")
+        shop.execute("create table bad (n int)")
+        shop.execute("insert into bad values (9.5)")
+    shop.close()
+    files = {"shop": str(path)}
+    with oncelog.sql("select * from shop.good", server.bootstrap, sqlite=files) as query:
+        assert query.rows() == [("2026-01-02", "2026-01-02 03:04:05", 1, 2, 3)]
+    with (
+        oncelog.sql("select * from shop.bad", server.bootstrap, sqlite=files) as query,
+        pytest.raises(errors.ConfigError, match=r"^column n: not all values are int64"),
+    ):
+        query.rows()
 
 
 def test_failed_query_writes_nothing(server: Server, admin: Admin, name: str) -> None:

@@ -75,6 +75,11 @@ def test_values_of_all_kinds_are_printed(tool: Tool) -> None:
     assert "\x1b" not in tool("sql", query)
 
 
+def test_two_columns_of_one_name_are_not_one_field(tool: Tool) -> None:
+    assert "two columns 'a'" in tool.fails(1, "sql", "select 1 as a, 2 as a", "--output", "json")
+    assert tool("sql", "select 1 as a, 2 as a", "--output", "csv") == "a,a\n1,2\n"
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_rows_are_saved_as_a_whole_or_not_at_all(tool: Tool, topic: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"orders.{suffix}"

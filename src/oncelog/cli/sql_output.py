@@ -65,8 +65,12 @@ class JsonLines:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """See `Output`."""
+        names = batch.schema.names
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise click.ClickException(f"the result has two columns {twice[0]!r}; rename one with AS")
         for row in _rows(batch):
-            pairs = dict(zip(batch.schema.names, row, strict=True))
+            pairs = dict(zip(names, row, strict=True))
             self._file.write(json.dumps(pairs, default=plain, ensure_ascii=False) + "\n")
         self._file.flush()
 

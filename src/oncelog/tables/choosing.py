@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -81,7 +82,7 @@ def _guessed(sample: pa.Array, part: str, registry: SchemaRegistry | None) -> st
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: thousands of nested brackets
         return False
 
 
@@ -111,7 +112,10 @@ def _inferred(topic: str, part: str, sample: pa.Array) -> pa.DataType:
     """Return the type of JSON objects. Fields that are null in all of them are texts."""
 
     advice = f"give the schema of {topic}'s {part}, such as {topic}='id bigint, name varchar'"
-    lines = [json.dumps(json.loads(each)) for each in sample.drop_null().to_pylist()]
+    try:
+        lines = [json.dumps(json.loads(each)) for each in sample.drop_null().to_pylist()]
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"a {part} of {topic} is no JSON that can be read ({error}); {advice}") from None
     if not lines:
         raise ConfigError(f"{topic} has no JSON {part} yet; {advice}")
     try:
@@ -142,6 +146,8 @@ def _avro(
     sample: Callable[[], pa.Array],
     how: str,
 ) -> Field:
+    from fastavro.schema import UnknownType
+
     from oncelog.client.serialization.avro import whole_schema
     from oncelog.columns.avro.format import Avro
 
@@ -162,10 +168,12 @@ def _avro(
     assert whole is not None
 
     def make(fields: frozenset[str] | None, keep_bad: bool) -> Format:
-        part_of = reader
         if fields is not None and schemas is not None and isinstance(reader, dict) and reader.get("type") == "record":
             part_of = {**reader, "fields": [each for each in reader["fields"] if each["name"] in fields]}
-        return Avro(part_of, schemas=schemas, keep_bad=keep_bad, intervals=False)
+            with suppress(UnknownType):
+                return Avro(part_of, schemas=schemas, keep_bad=keep_bad, intervals=False)
+        # a field needs a type that another field defines
+        return Avro(reader, schemas=schemas, keep_bad=keep_bad, intervals=False)
 
     return Field("avro", whole.type, make, how)
 

@@ -27,7 +27,7 @@ from oncelog.tables.plan import Need, Reading, column_name, needs, table_names
 from oncelog.tables.ranges import Found
 from oncelog.tables.scan import Progress, Scan
 from oncelog.tables.source import FAIL, Source
-from oncelog.tables.sqlite_tables import SqliteTable
+from oncelog.tables.sqlite_tables import SqliteTable, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,6 +111,7 @@ class Query:
         self._source = source
         self._query = query
         self._streams: list[_Stream] = []
+        self._tables: list[SqliteTable] = []
         self._connection = duckdb.connect()
         self._parser = Parser(self._connection)
         try:
@@ -197,7 +198,7 @@ class Query:
 
         source = self._source
         settings = source.config if config is None else config
-        return write(self.reader(progress), topic, source.bootstrap_servers, settings, options, once)
+        return write(self.reader(progress), topic, source.bootstrap_servers, settings, options, once, source.consumer)
 
     def reads(self) -> list[Read]:
         """Return what the query reads of each topic."""
@@ -241,21 +242,25 @@ class Query:
                 raise errors.ConfigError(f"{_first_line(error)}{advice}") from None
 
     def _add_topic(self, topic: str, layout: Layout) -> None:
+        same = [each.scan.topic for each in self._streams if each.scan.topic.casefold() == topic.casefold()]
+        if same:
+            raise errors.ConfigError(f"SQL does not distinguish the topics {same[0]} and {topic}; query one of them")
         number = len(self._streams)
         stream = _Stream(number, Scan(self._source, topic, layout, ALL), layout)
         self._streams.append(stream)
-        self._add(stream, f"oncelog_{number}", "", topic, stream.names)
+        self._add(stream, f"topic {number}", "", topic, stream.names)
 
     def _add_table(self, table: SqliteTable, schema: str, name: str) -> None:
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
-        self._add(table, f"oncelog_{schema}_{name}", schema, name, {each: each for each in table.schema.names})
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+        self._tables.append(table)
+        self._add(table, f"table {len(self._tables)}", schema, name, {each: each for each in table.schema.names})
 
     def _add(self, stream: object, hidden: str, schema: str, name: str, columns: Mapping[str, str]) -> None:
         self._connection.register(hidden, stream)
-        selected = ", ".join(f"{_quoted(inner)} AS {_quoted(outer)}" for inner, outer in columns.items())
-        full = _quoted(name) if not schema else f"{_quoted(schema)}.{_quoted(name)}"
+        selected = ", ".join(f"{quoted(inner)} AS {quoted(outer)}" for inner, outer in columns.items())
+        full = quoted(name) if not schema else f"{quoted(schema)}.{quoted(name)}"
         kind = "VIEW" if schema else "TEMP VIEW"
-        self._connection.execute(f"CREATE {kind} {full} AS SELECT {selected} FROM {_quoted(hidden)}")
+        self._connection.execute(f"CREATE {kind} {full} AS SELECT {selected} FROM {quoted(hidden)}")
 
     def _limit(self, consumer: Consumer) -> None:
         """Learn from DuckDB's plan what the query needs, and find it. The transaction keeps `now()` the same."""
@@ -281,9 +286,10 @@ class Query:
         except duckdb.CatalogException:
             raise
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            for stream in self._streams:
-                if stream.failure is not None:
-                    raise stream.failure from None
+            failures = [each.failure for each in self._streams] + [each.failure for each in self._tables]
+            for failure in failures:
+                if failure is not None:
+                    raise failure from None
             raise errors.ConfigError(str(error)) from None
 
 
@@ -323,10 +329,6 @@ class _Stream:
         except Exception as error:
             self.failure = error
             raise
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _first_line(error: Exception) -> str:

@@ -49,7 +49,7 @@ def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
     within = [tp for tp in whole if low <= tp[1] and (high is None or tp[1] < high)]
     first, last = bounds.offsets.low or 0, bounds.offsets.high
     found = {tp: (max(whole[tp][0], first), whole[tp][1] if last is None else min(whole[tp][1], last)) for tp in within}
-    if bounds.times.low is not None:
+    if bounds.times.low is not None and bounds.times.low > 0:  # a broker cannot look up times before 1970
         at = _at(consumer, within, -(-bounds.times.low // 1000))
         found = {tp: (max(start, at.get(tp, end)), end) for tp, (start, end) in found.items()}
     return Found({tp: (start, end) for tp, (start, end) in found.items() if start < end}, whole)
@@ -57,7 +57,7 @@ def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
 
 def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
     """Return the offset of the first record at or after a time. Partitions without one are omitted."""
-    asked = min(max(time_ms, 0), 2**63 - 1)
+    asked = min(time_ms, 2**63 - 1)
     answers = consumer.offsets_for_times(dict.fromkeys(partitions, asked))
     return {tp: answer.offset for tp, answer in answers.items() if answer is not None}
 

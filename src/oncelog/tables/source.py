@@ -45,10 +45,14 @@ class Source:
         if self.max_disorder is not None and self.max_disorder < timedelta(0):
             raise errors.ConfigError(f"max_disorder must not be negative, but is {self.max_disorder}")
 
-    def consumer(self) -> Consumer:
-        """Return a new consumer without a group. It never skips records that were deleted meanwhile."""
+    def consumer(self, group_id: str | None = None) -> Consumer:
+        """Return a new consumer, by default without a group. It never skips records that were deleted meanwhile."""
         fixed = {"isolation_level": "read_committed", "auto_offset_reset": "none", "enable_auto_commit": False}
-        return Consumer(self.bootstrap_servers, self.config, **{**fixed, **self.options})
+        return Consumer(
+            self.bootstrap_servers,
+            self.config,
+            **{**fixed, **self.options, **({} if group_id is None else {"group_id": group_id})},
+        )
 
     def stop_us(self, times: Range) -> int | None:
         """Return the time after whose first record no record of a range of times can follow, or None."""

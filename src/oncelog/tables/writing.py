@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from oncelog.tables.bounds import PARTITION, TIMESTAMP
 from oncelog.tables.layout import HEADER_LIST, KEY, VALUE
 
 TIMEOUT_MS = 900_000
-"""How long the transaction may be open: the most that brokers allow by default (transaction.max.timeout.ms)."""
+"""How long the transaction may be open, if the user does not set it. Brokers allow this much by default."""
 _OWN = {KEY: "key", PARTITION: "partition", TIMESTAMP: "timestamp", HEADER_LIST: "headers"}
 """Columns of a result that become parts of the record, by their names there."""
 
@@ -29,20 +29,23 @@ def write(
     config: Mapping[str, Any] | None,
     options: Mapping[str, Any],
     once: str | None,
+    reading: Callable[[str], Consumer],
 ) -> int | None:
     """Write batches as records in one transaction. Return their number, or None if `once` was written before.
 
     With `once`, the transaction also commits an offset of a group of that name. The next run finds it. If two run at a
-    time, the second one aborts the transaction of the first one.
+    time, the second one aborts the transaction of the first one. `reading` returns a consumer of a group.
     """
-    name = f"oncelog-sql-{once or uuid.uuid4().hex}"
-    fixed = {"transactional_id": name, "transaction_timeout_ms": TIMEOUT_MS}
-    with Producer(bootstrap_servers, config, **{**options, **fixed}) as producer:
+    if once is not None and not once.strip():
+        raise errors.ConfigError("the name of `once` is empty, so the result could be written twice; give a name")
+    name = f"oncelog-sql-{uuid.uuid4().hex if once is None else once}"
+    with Producer(bootstrap_servers, config, **{**_timeout(config), **options, "transactional_id": name}) as producer:
         if once is not None:
             producer.begin_transaction()  # the transactions of earlier runs have ended after this
             producer.abort_transaction()
-            if _is_written(bootstrap_servers, config, name, topic):
-                return None
+            with reading(name) as consumer:
+                if consumer.committed([(topic, 0)]):
+                    return None
         waiting = iter(batches)
         first = next(waiting, None)  # a query may need long for its first row
         count = 0
@@ -57,11 +60,10 @@ def write(
         return count
 
 
-def _is_written(
-    bootstrap_servers: str | Sequence[str] | None, config: Mapping[str, Any] | None, name: str, topic: str
-) -> bool:
-    with Consumer(bootstrap_servers, config, group_id=name) as consumer:
-        return bool(consumer.committed([(topic, 0)]))
+def _timeout(config: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the timeout of the transaction, unless the user has set it."""
+    given = {"transaction.timeout.ms", "transaction_timeout_ms"} & (config or {}).keys()
+    return {} if given else {"transaction_timeout_ms": TIMEOUT_MS}
 
 
 def records(batch: pa.RecordBatch) -> pa.Table:
