@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from oncelog import Admin, Consumer, Producer, errors
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.query import Query
 from oncelog.tables.ranges import read
+from oncelog.tables.source import sampled
 from oncelog.testing import SchemaRegistryDouble
+from support.processes import wait_until
 from support.servers import Server
 
 HOUR_MS = 3_600_000
@@ -505,3 +508,59 @@ def test_avro_of_a_registry(server: Server, admin: Admin, name: str) -> None:
             oncelog.sql(query, server.bootstrap, registry=registry.url)
     with oncelog.sql(f'select octet_length(value) from "{name}"', server.bootstrap) as found:  # without a registry
         assert len(found.rows()) == 2
+
+
+def test_topic_that_was_created_again_is_not_read(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b'{"a": 1}')
+    with oncelog.sql(f'select a from "{name}"', server.bootstrap) as query:
+        assert query.rows() == [(1,)]
+        admin.delete_topics(name)
+        wait_until(lambda: name not in admin.list_topics(), "the topic is gone")
+        admin.create_topics(name)
+        with Producer(server.bootstrap) as producer:
+            producer.send(name, b'{"a": 2}')
+        with pytest.raises(errors.UnknownTopicError, match="deleted and created again"):
+            query.rows()
+        assert query.rows() == [(2,)]  # after an error, the result is that of now
+
+
+def test_results_follow_each_other(server: Server, admin: Admin, name: str) -> None:
+    """A result that was not read to its end, an error, and an interrupt do not stop the next one."""
+    orders(server, admin, name)
+    with oncelog.sql(f'select id from "{name}"', server.bootstrap) as query:
+        assert next(iter(query.reader())).num_rows > 0
+        assert len(query.rows()) == 1000
+        reader = query.reader()
+        query.interrupt()
+        with suppress(errors.OncelogError, pa.ArrowException):  # unless it is complete already
+            reader.read_all()
+        assert len(query.rows()) == 1000
+    with oncelog.sql(
+        f"select case when id = 999 then error('late') else id end from \"{name}\"", server.bootstrap
+    ) as query:
+        for _ in range(2):
+            with pytest.raises(errors.ConfigError, match="late"):
+                query.rows()
+
+
+def test_field_without_a_name_and_a_clause_with_the_name_of_a_topic(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b'{"": 7, "id": 1}')
+    query = f'select _ from "{name}" where id in (with "{name}" as (select 1 as id) select id from "{name}")'
+    with oncelog.sql(query, server.bootstrap) as found:
+        assert found.rows() == [(7,)]
+
+
+def test_sample_has_a_size(server: Server, admin: Admin, name: str) -> None:
+    """A hundred megabytes of values are at the ends of the partitions, and much less is read for the sample."""
+    admin.create_topics(name, partitions=2)
+    with Producer(server.bootstrap, compression_type="zstd") as producer:
+        for number in range(200):
+            producer.send(name, b'{"a": "%s"}' % (b"x" * 500_000), partition=number % 2)
+    with Consumer(
+        server.bootstrap, auto_offset_reset="none", fetch_max_bytes=1, max_partition_fetch_bytes=1
+    ) as consumer:
+        assert sampled(consumer, name).nbytes < 64 << 20

@@ -196,3 +196,10 @@ def test_followed_query_shows_new_records(tool: Tool, server: Server, topic: str
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+def test_numbers_and_times_that_json_or_python_lacks(tool: Tool) -> None:
+    query = "select 'nan'::double as a, ['inf'::double] as b, 'infinity'::timestamp as c, date '20000-01-01' as d"
+    found = json.loads(tool("sql", query, "--output", "json"))
+    assert (found["a"], found["b"], found["d"]) == ("nan", ["inf"], "20000-01-01")
+    assert "20000-01-01" in tool("sql", query)

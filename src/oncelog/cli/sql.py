@@ -261,13 +261,14 @@ def _follow(query: Query, pause_s: float, form: str, rows: int) -> None:
     before = None
     while True:
         table = _run(query, lambda _: query.arrow(), bar=False)
-        if before is None or not table.equals(before):
+        shown = repr(table.to_pydict())  # NaN does not equal itself
+        if shown != before:
             output = printed(form, table.schema, rows)
             for batch in table.to_batches():
                 output.add(batch)
             output.end()
             sys.stdout.flush()
-            before = table
+            before = shown
         time.sleep(pause_s)
         query.refresh()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable
 from datetime import date, datetime, time, timedelta
@@ -51,7 +52,10 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
 
 def _values(column: pa.Array) -> list[Any]:
     """Return a column as Python objects. Intervals become ISO 8601 durations."""
-    found: list[Any] = column.to_pylist()
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # Python has no such time
+        return list(column.cast(pa.string()).to_pylist())
     if column.type != pa.month_day_nano_interval():
         return found
     return [each if each is None else f"P{each.months}M{each.days}DT{each.nanoseconds / 1e9:g}S" for each in found]
@@ -71,7 +75,7 @@ class JsonLines:
             raise click.ClickException(f"the result has two columns {twice[0]!r}; rename one with AS")
         for row in _rows(batch):
             pairs = dict(zip(names, row, strict=True))
-            self._file.write(json.dumps(pairs, default=plain, ensure_ascii=False) + "\n")
+            self._file.write(_json(pairs) + "\n")
         self._file.flush()
 
     def end(self) -> None:
@@ -136,13 +140,29 @@ def printed(form: str, schema: pa.Schema, most: int) -> Output:
     return Csv(sys.stdout, schema) if form == "csv" else Table(schema, most)
 
 
+def _json(value: object) -> str:
+    """Return JSON. NaN and infinities, which it does not have, become texts."""
+    try:
+        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=plain, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _text(value: object, null: str) -> str:
     if value is None:
         return null
     if isinstance(value, str):
         return value
     if isinstance(value, bool | dict | list):
-        return json.dumps(value, default=plain, ensure_ascii=False)
+        return _json(value)
     if isinstance(value, int | float):
         return str(value)
     found = plain(value)

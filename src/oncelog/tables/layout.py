@@ -93,7 +93,7 @@ def _distinct(columns: list[Column], *, taken: list[Column]) -> list[Column]:
     used = {each.name.casefold() for each in taken}
     found = []
     for column in columns:
-        name, number = column.name, 0
+        name, number = column.name or "_", 0
         while name.casefold() in used:
             number += 1
             name = f"{column.name}_{number}"

@@ -127,9 +127,8 @@ def _number(value: Parsed, reading: Reading) -> int | None:
 
 
 def table_names(query: object) -> set[tuple[str, str]]:
-    """Return the (schema or "", name) of all tables that a parsed query names, except its own WITH clauses."""
+    """Return the (schema or "", name) of all tables that a parsed query names. Some may be its own WITH clauses."""
     found: set[tuple[str, str]] = set()
-    own: set[str] = set()
 
     def visit(node: object) -> None:
         if isinstance(node, list):
@@ -138,10 +137,8 @@ def table_names(query: object) -> set[tuple[str, str]]:
         elif isinstance(node, dict):
             if node.get("type") == "BASE_TABLE":
                 found.add((node.get("schema_name") or "", node["table_name"]))
-            if isinstance(node.get("cte_map"), dict):
-                own.update(entry["key"].casefold() for entry in node["cte_map"].get("map", ()))
             for each in node.values():
                 visit(each)
 
     visit(query)
-    return {(schema, name) for schema, name in found if schema or name.casefold() not in own}
+    return found

@@ -105,13 +105,20 @@ class Read(NamedTuple):
 
 
 class Query:
-    """The result of a query. Each method reads the same records again, if the topics still have them."""
+    """The result of a query. Each method reads the same records again, if the topics still have them.
+
+    Only the last result can be read: the next one closes it. After an error, the next result has the records that are
+    committed then.
+    """
 
     def __init__(self, source: Source, query: str, sqlite: Mapping[str, str], memory_limit: str | None) -> None:
         self._source = source
         self._query = query
         self._streams: list[_Stream] = []
         self._tables: list[SqliteTable] = []
+        self._open: pa.RecordBatchReader | None = None
+        """The last result."""
+        self._has_failed = False
         self._connection = duckdb.connect()
         self._parser = Parser(self._connection)
         try:
@@ -137,19 +144,28 @@ class Query:
 
     def interrupt(self) -> None:
         """End a method of this query that runs in another thread."""
+        self._connection.interrupt()
         for stream in self._streams:
             stream.stopped = True
-        self._connection.interrupt()
 
     # -- results ------------------------------------------------------------------------------------------------------
 
     def reader(self, progress: Progress | None = None) -> pa.RecordBatchReader:
         """Return a reader of the result's Arrow batches."""
-        for stream in self._streams:
-            stream.progress = progress
+        self._begin(progress)
         with self._translated():
-            found = self._connection.sql(self._query).to_arrow_reader(RESULT_ROWS)
+            self._open = found = self._connection.sql(self._query).to_arrow_reader(RESULT_ROWS)
         return pa.RecordBatchReader.from_batches(found.schema, self._checked(found))
+
+    def _begin(self, progress: Progress | None) -> None:
+        """Prepare for the next result."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        if self._has_failed:
+            self.refresh()
+        for stream in self._streams:
+            stream.progress, stream.failure, stream.stopped = progress, None, False
 
     def arrow(self) -> pa.Table:
         """Return the result as an Arrow table."""
@@ -157,6 +173,7 @@ class Query:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the result as Python objects."""
+        self._begin(None)
         with self._translated():
             found: list[tuple[Any, ...]] = self._connection.sql(self._query).fetchall()
         return found
@@ -207,6 +224,7 @@ class Query:
     def refresh(self) -> None:
         """Let the next result have the records that are committed now, and a new `now()`."""
         self._connection.rollback()
+        self._has_failed = False
         with self._translated(), self._source.consumer() as consumer:
             self._limit(consumer)
 
@@ -286,6 +304,7 @@ class Query:
         except duckdb.CatalogException:
             raise
         except (duckdb.Error, pa.ArrowException, OSError) as error:
+            self._has_failed = True
             failures = [each.failure for each in self._streams] + [each.failure for each in self._tables]
             for failure in failures:
                 if failure is not None:
@@ -322,9 +341,9 @@ class _Stream:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self.scan.batches(whole=True, progress=self.progress, ranges=self.found.ranges):
+            for batch in self.scan.batches(whole=True, progress=self.progress, found=self.found):
                 if self.stopped:
-                    return
+                    raise errors.WakeupError("the query was interrupted")
                 yield pa.RecordBatch.from_arrays([batch.column(index) for index in self._order], schema=self.schema)
         except Exception as error:
             self.failure = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,10 +24,11 @@ Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 class Found(NamedTuple):
-    """The ranges to read, and those of the whole topic."""
+    """The ranges to read, those of the whole topic, and its id."""
 
     ranges: Ranges
     whole: Ranges
+    topic_id: UUID | None = None
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of offsets in the ranges, and in the whole topic."""
@@ -40,11 +42,12 @@ def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
     All records before the first one at or after a time are older, but not all after it are younger. So the end of a
     range of times does not limit the offsets; see `read`.
     """
+    topic_id = consumer.topic_id(topic)
     partitions = [(topic, number) for number in sorted(consumer.partitions_for(topic))]
     starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     whole = {tp: (starts[tp], ends[tp]) for tp in partitions if starts[tp] < ends[tp]}
     if bounds.is_empty:
-        return Found({}, whole)
+        return Found({}, whole, topic_id)
     low, high = bounds.partitions.low or 0, bounds.partitions.high
     within = [tp for tp in whole if low <= tp[1] and (high is None or tp[1] < high)]
     first, last = bounds.offsets.low or 0, bounds.offsets.high
@@ -52,7 +55,14 @@ def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
     if bounds.times.low is not None and bounds.times.low > 0:  # a broker cannot look up times before 1970
         at = _at(consumer, within, -(-bounds.times.low // 1000))
         found = {tp: (max(start, at.get(tp, end)), end) for tp, (start, end) in found.items()}
-    return Found({tp: (start, end) for tp, (start, end) in found.items() if start < end}, whole)
+    some = {tp: (start, end) for tp, (start, end) in found.items() if start < end}
+    return Found(some, whole, topic_id)
+
+
+def require_same(consumer: Consumer, topic: str, found: Found) -> None:
+    """Raise UnknownTopicError if the topic has been deleted and created again since its ranges were found."""
+    if found.topic_id is not None and consumer.topic_id(topic) != found.topic_id:
+        raise errors.UnknownTopicError(f"topic {topic} has been deleted and created again since the query began")
 
 
 def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:

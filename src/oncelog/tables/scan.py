@@ -14,7 +14,7 @@ from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.tables.bounds import Bounds, Range
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.layout import Layout
-from oncelog.tables.ranges import Found, Ranges, found_ranges, read
+from oncelog.tables.ranges import Found, found_ranges, read, require_same
 from oncelog.tables.source import FAIL, Source
 from oncelog.tables.times import microseconds
 
@@ -135,17 +135,19 @@ class Scan:
         return connection.from_arrow(self)
 
     def batches(
-        self, *, whole: bool = False, progress: Progress | None = None, ranges: Ranges | None = None
+        self, *, whole: bool = False, progress: Progress | None = None, found: Found | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches. With `whole`, columns that are not wanted are there, too, as nulls.
 
-        `ranges` are the offsets to read (default: those of now).
+        `found` has the offsets to read (default: those of now).
         """
         source, bounds = self._source, self._bounds
         decoding = self._layout.decoding(frozenset(self._wanted), keep_bad=source.bad_records != FAIL)
         with source.consumer() as consumer:
-            if ranges is None:
-                ranges = self.found(consumer).ranges
+            if found is None:
+                found = self.found(consumer)
+            require_same(consumer, self.topic, found)
+            ranges = found.ranges
             done = 0
             for table in read(consumer, ranges, source.stop_us(bounds.times), **decoding):
                 if progress is not None:
@@ -154,6 +156,7 @@ class Scan:
                     progress(now - done)
                     done = now
                 yield from self._layout.batches(_in_time(table, bounds.times), self._wanted, whole=whole)
+            require_same(consumer, self.topic, found)
 
 
 def _in_time(table: pa.Table, times: Range) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,8 @@ from oncelog.tables.ranges import found_ranges, read
 SAMPLE_OFFSETS = 100
 """How many offsets at the end of each partition a sample has."""
 SAMPLE_PARTITIONS = 16
+SAMPLE_BYTES = 1 << 24
+"""The size at which a sample ends, after the records of one response."""
 FAIL, NULL = BAD_RECORDS = ("fail", "null")
 
 
@@ -81,10 +83,18 @@ def sampled(consumer: Consumer, topic: str) -> pa.Table:
     whole = found_ranges(consumer, topic, ALL).whole
     some = dict(sorted(whole.items(), key=lambda item: item[1][0] - item[1][1])[:SAMPLE_PARTITIONS])
     ends = {tp: (max(start, end - SAMPLE_OFFSETS), end) for tp, (start, end) in some.items()}
-    tables = list(read(consumer, ends))
+    tables = _some(read(consumer, ends), SAMPLE_BYTES)
     if not tables:  # the ends are markers of transactions, or aborted
-        tables = [table for table, _ in zip(read(consumer, some), range(1), strict=False)]
+        tables = _some(read(consumer, some), 1)
     if not tables:
         empty = pa.array([], pa.binary())
         return pa.table({"key": empty, "value": empty})
     return pa.concat_tables(tables).slice(0, SAMPLE_PARTITIONS * SAMPLE_OFFSETS).select(["key", "value"])
+
+
+def _some(tables: Iterator[pa.Table], size: int) -> list[pa.Table]:
+    """Return tables until they have this many bytes."""
+    found: list[pa.Table] = []
+    while sum(each.nbytes for each in found) < size and (table := next(tables, None)) is not None:
+        found.append(table)
+    return found

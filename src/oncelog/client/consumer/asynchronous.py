@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 from oncelog.client.calls import ends_when_closed, require_loop
 from oncelog.client.consumer._shared import ConsumerBase
@@ -322,6 +323,15 @@ class Consumer(ConsumerBase):
         """Return topic -> number of partitions, without the internal topics."""
         found = await self._core.cluster.topics()
         return {name: len(found[name].partitions) for name in sorted(found)}
+
+    @ends_when_closed
+    async def topic_id(self, topic: str, timeout: float | None = None) -> UUID:
+        """Return the id of a topic. A topic that is created again has another one. It is zero before Kafka 2.8.
+
+        Raises UnknownTopicError.
+        """
+        check_topic(topic)
+        return (await self._core.cluster.topic(topic, create=False, timeout_ms=ms(timeout))).topic_id
 
     @ends_when_closed
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:

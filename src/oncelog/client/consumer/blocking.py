@@ -252,4 +252,5 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
     offsets_for_times = blocking(Awaited.offsets_for_times)
     lag = blocking(Awaited.lag)
     list_topics = blocking(Awaited.list_topics)
+    topic_id = blocking(Awaited.topic_id)
     partitions_for = blocking(Awaited.partitions_for)
