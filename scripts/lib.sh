@@ -70,6 +70,16 @@ guarded() {
     return "$status"
 }
 
+# pytest_of PYTHON ARGUMENTS: run pytest with this Python. A shell lets its background commands ignore SIGINT, which some
+# tests send to their children.
+pytest_of() {
+    of=$1
+    shift
+    guarded "$of" -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])' "$@"
+}
+
 # steady PYTHON ARGUMENTS: run pytest with this Python. If one to three tests fail, run them again, three times, with no
 # other tests beside them. If they pass each time, name them in .cache/unsteady.txt, and return 0: they depend on a moment,
 # and must be mended. More failures, or one in the repetitions, count as failures.
@@ -78,7 +88,7 @@ steady() {
     shift
     rm -f "$cache"
     status=0
-    guarded "$python" -m pytest "$@" || status=$?
+    pytest_of "$python" "$@" || status=$?
     [ "$status" -eq 1 ] && [ -f "$cache" ] || return "$status"
     failed=$("$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' "$cache") || return 1
     [ "$(printf '%s\n' "$failed" | wc -l)" -le 3 ] || return 1
@@ -86,7 +96,7 @@ steady() {
     for repeat in first second third; do
         say "Repeating the failed tests for the $repeat time"
         cp "$ROOT/.cache/failed.json" "$cache"
-        guarded "$python" -m pytest "$@" --numprocesses 0 --last-failed --last-failed-no-failures none || return 1
+        pytest_of "$python" "$@" --numprocesses 0 --last-failed --last-failed-no-failures none || return 1
     done
     printf '%s\n' "$failed" >>"$ROOT/.cache/unsteady.txt"
 }

@@ -87,7 +87,7 @@ def test_value_of_another_format_is_printed_with_the_reason(
             producer.send(name, value)
     found = printed(tool, name, "--format", "avro", "--registry", fake.url)
     assert [each["value"] for each in found[:2]] == [{"base64": "e30="}, {"base64": "AAAAAAd4"}]
-    assert found[0]["value_error"] == "ValueError: it has no schema id prefix"
+    assert found[0]["value_error"] == "ValueError: it has no schema id prefix, and no header with a schema id"
     assert "schemas/ids/7: the registry has no such schema" in found[1]["value_error"]
     texts = printed(tool, name, "--value-format", "json")
     assert texts[0] == {}
