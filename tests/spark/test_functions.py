@@ -110,7 +110,8 @@ def test_values_that_cannot_be_read(spark: SparkSession, registry: FakeRegistry)
     assert "set badRecords='null'" in last_words(failed.value)
     nulls = rows.select("n", from_confluent_avro("value", **options, badRecords="null").alias("value"))
     assert [value and value["id"] for value in found(nulls)] == [1, None, None, None, 3]
-    texts = spark.sql("select 'x' text").select(to_confluent_avro("text", '"int"', **options, autoRegister="true"))
+    of_texts = {**options, "subject": "texts-value", "autoRegister": "true"}
+    texts = spark.sql("select 'x' text").select(to_confluent_avro("text", '"int"', **of_texts))
     with pytest.raises(Exception, match="MisuseError: to_confluent_avro: "):
         texts.collect()
 
