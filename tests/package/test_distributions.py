@@ -88,6 +88,22 @@ except ImportError as error:
     print(error)
 """
 
+SQL = """
+import sys
+
+import oncelog
+import polars as pl
+
+with oncelog.Admin(sys.argv[1]) as admin:
+    admin.create_topics("sql")
+with oncelog.Producer(sys.argv[1]) as producer:
+    for number in (1, 2):
+        producer.send("sql", b'{"id": %d}' % number)
+with oncelog.sql("select sum(id), count(*) from sql", sys.argv[1]) as query:
+    print([tuple(map(int, row)) for row in query.rows()])
+frame = oncelog.scan("sql", sys.argv[1]).polars()
+print(frame.filter(pl.col("_offset") == 1).collect()["id"].to_list())
+"""
 AVRO = """
 import sys
 import pyarrow as pa
@@ -235,7 +251,7 @@ def test_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
 
 def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
     extras = set(described(wheel).metadata.get_all("Provides-Extra", []))
-    assert extras == {"arrow", "avro", "console", "oauth", "pkcs12", "secure", "spark"} | {
+    assert extras == {"arrow", "avro", "console", "oauth", "pkcs12", "secure", "spark", "sql"} | {
         "conformance",
         "demo",
         "dev",
@@ -272,6 +288,10 @@ def test_arrow_brings_tables_and_names_the_extra_for_avro(tmp_path: Path, wheel:
     values, avro = Installation(tmp_path, wheel, "arrow").run(TABLES, bootstrap).splitlines()
     assert values == "[{'id': 1}, {'id': 2}, {'id': 3}]"
     assert avro == "Avro requires fastavro; run `pip install 'oncelog[avro]'`"
+
+
+def test_sql_brings_duckdb_and_polars(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
+    assert Installation(tmp_path, wheel, "sql").run(SQL, bootstrap) == "[(3, 2)]\n[2]\n"
 
 
 def test_avro_brings_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
