@@ -280,7 +280,8 @@ def plain(schema: Any, found: Any) -> Any:
                 return plain(next(each for each in schema if name_of(each) == found[0]), found[1])
             is_double = isinstance(found, float) and "double" in schema  # or a float, which is the same as a double
             kinds = () if is_double else CONTAINERS.get(type(found), ())
-            branch = next((each for each in schema if kind_of(each) in kinds), None)
+            # a record has a name, so a dict without one is a map if there is one
+            branch = next((each for kind in kinds for each in schema if kind_of(each) == kind), None)
             return found if branch is None else plain(branch, found)
     return found
 

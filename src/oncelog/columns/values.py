@@ -30,6 +30,10 @@ class Format(Protocol):
 
     keep_bad: bool
 
+    @property
+    def type(self) -> pa.DataType | None:
+        """The type of the column of values that are read, or None if it is not known yet."""
+
     def decode(self, values: pa.Array) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:
         """Decode binary `values`. Return their column, and the bad values in order.
 

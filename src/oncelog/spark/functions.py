@@ -59,9 +59,9 @@ def from_confluent_avro(
             "option badRecords='column': a function returns one column; set it to null, and select the column with the "
             "bytes as well"
         )
-    from oncelog.spark.formats.columns import spark_type, type_of
+    from oncelog.spark.formats.columns import spark_type
 
-    kind = spark_type(type_of(form.converter(reading=True)), "the value")
+    kind = spark_type(form.converter(reading=True).type, "the value")
 
     def decoded(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return translate_batches(_decoded(batches, form, kind, bad))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -146,9 +146,7 @@ def _avro(
     sample: Callable[[], pa.Array],
     how: str,
 ) -> Field:
-    from fastavro.schema import UnknownType
-
-    from oncelog.client.serialization.avro import whole_schema
+    from oncelog.client.serialization.avro import avro_schemas
     from oncelog.columns.avro.format import Avro
 
     schema: Any = wanted.schema
@@ -156,31 +154,28 @@ def _avro(
         raise ConfigError(f"Avro of {topic}: give the schema registry, or the schema")
     schemas = None
     if registry is not None:
-        known = registry
         if schema is None:
-            schema, how = _latest(topic, part, known, sample)
-        schemas = lambda schema_id: whole_schema(known, known.schema(schema_id), f"schema {schema_id}")  # noqa: E731
+            schema, how = _latest(topic, part, registry, sample)
+        schemas = avro_schemas(registry)
     try:
         reader = json.loads(schema) if isinstance(schema, str) else schema
-        whole = Avro(reader, schemas=schemas, intervals=False).schema
+        kind = Avro(reader, schemas=schemas, intervals=False).type
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Avro schema of {topic}'s {part}: {error}") from None
-    assert whole is not None
 
     def make(fields: frozenset[str] | None, keep_bad: bool) -> Format:
-        if fields is not None and schemas is not None and isinstance(reader, dict) and reader.get("type") == "record":
-            part_of = {**reader, "fields": [each for each in reader["fields"] if each["name"] in fields]}
-            with suppress(UnknownType):
-                return Avro(part_of, schemas=schemas, keep_bad=keep_bad, intervals=False)
-        # a field needs a type that another field defines
-        return Avro(reader, schemas=schemas, keep_bad=keep_bad, intervals=False)
+        form = Avro(reader, schemas=schemas, keep_bad=keep_bad, intervals=False)
+        if fields is not None and form.schema is not None and form.schema.node.kind == "record":
+            node = form.schema.node
+            form.narrow(replace(node, fields=[each for each in node.fields if each.name in fields]))
+        return form
 
-    return Field("avro", whole.type, make, how)
+    return Field("avro", kind, make, how)
 
 
 def _latest(topic: str, part: str, registry: SchemaRegistry, sample: Callable[[], pa.Array]) -> tuple[Any, str]:
     """Return the schema of the subject TOPIC-value or TOPIC-key, or that of the newest record of the sample."""
-    from oncelog.client.serialization.avro import whole_schema
+    from oncelog.client.serialization.avro import avro_schemas, whole_schema
 
     subject = f"{topic}-{part}"
     try:
@@ -194,6 +189,6 @@ def _latest(topic: str, part: str, registry: SchemaRegistry, sample: Callable[[]
         raise ConfigError(f"Avro of {topic}: the registry has no subject {subject}; give the schema")
     schema_id = int.from_bytes(framed[-1][1:FRAME], "big")
     try:
-        return whole_schema(registry, registry.schema(schema_id), f"schema {schema_id}"), f"schema {schema_id}"
+        return avro_schemas(registry)(schema_id), f"schema {schema_id}"
     except (LookupError, ValueError) as error:
         raise ConfigError(f"Avro of {topic}'s {part}: {error}") from None

@@ -50,8 +50,7 @@ class Columns(NamedTuple):
         """Return the columns of the file. Raises ClickException if two have the same name."""
         empty = SCHEMA_WITH_HEADERS.empty_table()
         if self.format is not None:
-            kind = self.format.schema.type if hasattr(self.format, "schema") else self.format.type
-            empty = empty.set_column(empty.schema.get_field_index("value"), "value", pa.array([], kind))
+            empty = empty.set_column(empty.schema.get_field_index("value"), "value", pa.array([], self.format.type))
             if self.format.keep_bad:
                 empty = empty.append_column("value_bad", pa.array([], pa.binary()))
         found = self.rows(empty).schema
@@ -113,15 +112,12 @@ def _where(table: pa.Table) -> str:
 
 def avro_reader(registry: SchemaRegistry, subject: str, *, keep_bad: bool) -> Any:
     """Return the format that reads Avro as the latest schema of the subject. Raises ClickException, RegistryError."""
-    from oncelog.client.serialization.avro import whole_schema
+    from oncelog.client.serialization.avro import avro_schemas, whole_schema
     from oncelog.columns.avro.format import Avro
-
-    def schema(schema_id: int) -> Any:
-        return whole_schema(registry, registry.schema(schema_id), f"schema {schema_id}")
 
     try:
         latest = whole_schema(registry, registry.latest(subject), f"the latest schema of {subject}")
-        return Avro(latest, schemas=schema, keep_bad=keep_bad)
+        return Avro(latest, schemas=avro_schemas(registry), keep_bad=keep_bad)
     except errors.RegistryError:
         raise
     except LookupError as error:

@@ -49,8 +49,8 @@ class Shape:
         self._names = names
         self._avro = avro
         self._lines: Json | None = None
-        if avro is not None and avro.schema is not None:
-            self._lines = Json(avro.schema.type) if _readable(avro.schema.type) else None
+        if avro is not None:
+            self._lines = Json(avro.type) if _readable(avro.type) else None
 
     def table(self, rows: pa.RecordBatch | list[dict[str, Any]]) -> pa.Table:
         """Return the columns of the records of some rows.
@@ -214,8 +214,7 @@ def avro_format(
 
 def _fitting(avro: Avro, kind: pa.StructType) -> Avro:
     """Return the format. Raises ValueError if its schema lacks a column."""
-    assert avro.schema is not None
-    fitted(avro.schema.type, kind, "Avro")
+    fitted(avro.type, kind, "Avro")
     return avro
 
 

@@ -73,6 +73,11 @@ class Avro:
         if schema_id is not None and self.schema is not None:
             self._writers[schema_id] = self.schema.node
 
+    @property
+    def type(self) -> pa.DataType | None:
+        """The type of the column, or None without a schema of its own."""
+        return None if self.schema is None else self.schema.type
+
     def decode(self, values: pa.Array) -> tuple[pa.Array, list[Bad]]:
         """See `Format`."""
         return self._decode(values, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pyarrow as pa
 
@@ -29,7 +28,7 @@ class TypedColumns:
         self._options = options
         self._warned = False
         self._formats = {each.field: self._converter(each) for each in options.formats}
-        self._kinds = {field: spark_type(type_of(form), field) for field, form in self._formats.items()}
+        self._kinds = {field: spark_type(form.type, field) for field, form in self._formats.items()}
         self.schema = self._full_schema(SCHEMA_WITH_HEADERS if headers else SCHEMA)
         if options.wanted is not None:
             self.schema = selected(options.wanted, self.schema)
@@ -111,12 +110,6 @@ class TypedColumns:
                 "the %s of %s-%d at offset %d cannot be read: %s. This task logs no others",
                 name, where["topic"], where["partition"], where["offset"], reason,
             )  # fmt: skip
-
-
-def type_of(form: Any) -> pa.DataType:
-    """Return the type of a format's columns: that of its reader's schema."""
-    kind: pa.DataType = form.schema.type if hasattr(form, "schema") else form.type
-    return kind
 
 
 def spark_type(kind: pa.DataType, path: str) -> pa.DataType:

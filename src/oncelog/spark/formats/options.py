@@ -137,10 +137,9 @@ class FieldFormat:
         """Return the lookup of writers' schemas by id, or None if values have no ids."""
         if self.registry is None:
             return None
-        from oncelog.client.serialization.avro import whole_schema
+        from oncelog.client.serialization.avro import avro_schemas
 
-        registry = self.registry.connect()
-        return lambda schema_id: whole_schema(registry, registry.schema(schema_id), f"schema {schema_id}")
+        return avro_schemas(self.registry.connect())
 
     def resolved(self, topics: list[str]) -> FieldFormat:
         """Return the format with the registry's latest schema, if the options have none. Raises MisuseError, SinkError.
