@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -22,7 +22,8 @@ from oncelog.cli.log_format import note
 from oncelog.cli.registry_settings import found_registry, with_registry
 
 if TYPE_CHECKING:
-    from oncelog.cli.sql_output import Output
+    import pyarrow as pa
+
     from oncelog.tables.choosing import Wanted
     from oncelog.tables.query import Query
     from oncelog.tables.scan import Progress
@@ -149,8 +150,6 @@ def sql(
         raise click.UsageError("--follow cannot be used together with --into, --to or --explain")
     if topic is not None and file is not None:
         raise click.UsageError("use --into or --to, not both")
-    from oncelog.cli.sql_output import printed
-
     with open_admin(bootstrap) as admin:
         if topic is not None:
             admin.describe_topics(topic)  # before the query, which may need long
@@ -186,7 +185,7 @@ def sql(
             elif file is not None:
                 _save(found, file)
             else:
-                _run(found, lambda progress: _copy(found, lambda schema: printed(form, schema, rows), progress))
+                _run(found, lambda progress: _print(found.reader(progress), form, rows))
     except errors.ConfigError as error:
         raise click.ClickException(str(error)) from None
 
@@ -221,14 +220,13 @@ def _explain(query: Query) -> None:
     click.echo(query.plan())
 
 
-def _copy(query: Query, made: Callable[[Any], Output], progress: Progress) -> Output:
-    """Pass the result to an output."""
-    reader = query.reader(progress)
-    output = made(reader.schema)
-    for batch in reader:
+def _print(result: pa.RecordBatchReader, form: str, rows: int) -> None:
+    from oncelog.cli.sql_output import printed
+
+    output = printed(form, result.schema, rows)
+    for batch in result:
         output.add(batch)
     output.end()
-    return output
 
 
 def _save(query: Query, path: Path) -> None:
@@ -256,17 +254,12 @@ def _write(query: Query, topic: str, once: str | None) -> None:
 
 def _follow(query: Query, pause_s: float, form: str, rows: int) -> None:
     """Print the result each time that it has changed, until Ctrl-C."""
-    from oncelog.cli.sql_output import printed
-
     before = None
     while True:
         table = _run(query, lambda _: query.arrow(), bar=False)
         shown = repr(table.to_pydict())  # NaN does not equal itself
         if shown != before:
-            output = printed(form, table.schema, rows)
-            for batch in table.to_batches():
-                output.add(batch)
-            output.end()
+            _print(table.to_reader(), form, rows)
             sys.stdout.flush()
             before = shown
         time.sleep(pause_s)

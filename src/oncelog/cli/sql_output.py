@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import math
@@ -17,6 +16,7 @@ import click
 import pyarrow as pa
 
 from oncelog.cli.common import printable
+from oncelog.cli.consume import text_or_base64
 
 CELL = 60
 """The most characters of a cell in a table."""
@@ -35,10 +35,7 @@ class Output(Protocol):
 def plain(value: object) -> Any:
     """Return a value as JSON has it. Bytes that are not UTF-8 become `{"base64": ...}`, numbers keep all digits."""
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
+        return text_or_base64(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | timedelta | UUID):

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 
-PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
+from oncelog import errors
+
+KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS = "_key", "_partition", "_offset", "_timestamp", "_headers"
+OF_RECORD = {KEY: "key", PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp", HEADERS: "headers"}
+"""The columns of a topic's table that are not of the value, by their names there, and in a consumer's tables."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 """The operator for exchanged sides: 5 < x is x > 5."""
 
@@ -97,3 +103,12 @@ def all_of(parts: Iterable[Bounds]) -> Bounds:
 def any_of(parts: Iterable[Bounds]) -> Bounds:
     """Return the bounds of conditions of which one must be true. Without a condition, nothing is within them."""
     return reduce(Bounds.__or__, parts, Bounds(Range(0, 0)))
+
+
+def microseconds(name: str, time: datetime | None) -> int | None:
+    """Return a time in microseconds since the epoch. Raises ConfigError, which names it, if it has no time zone."""
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise errors.ConfigError(f"{name}={time.isoformat()} has no time zone; for example, use datetime.now(UTC)")
+    return (time - EPOCH) // timedelta(microseconds=1)

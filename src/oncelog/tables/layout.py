@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from oncelog.columns.decode import HEADERS, TIMESTAMP
+from oncelog.columns.decode import SCHEMA_WITH_HEADERS
 from oncelog.columns.values import Format, joined
-from oncelog.tables.bounds import OFFSET, PARTITION
-from oncelog.tables.bounds import TIMESTAMP as TIME
+from oncelog.tables.bounds import OF_RECORD
 from oncelog.tables.choosing import Field
 
-KEY, HEADER_LIST, VALUE = "_key", "_headers", "value"
+VALUE = "value"
 BATCH_ROWS = 1 << 15
 """The most rows of a batch. DuckDB holds some batches at a time."""
 
@@ -32,13 +31,8 @@ class Layout:
 
     def __init__(self, key: Field, value: Field) -> None:
         self.key, self.value = key, value
-        own = [
-            Column(KEY, key.type, "key"),
-            Column(PARTITION, pa.int32(), "partition"),
-            Column(OFFSET, pa.int64(), "offset"),
-            Column(TIME, TIMESTAMP, "timestamp"),
-            Column(HEADER_LIST, HEADERS, "headers"),
-        ]
+        types = {field.name: field.type for field in SCHEMA_WITH_HEADERS} | {"key": key.type}
+        own = [Column(name, types[source], source) for name, source in OF_RECORD.items()]
         if pa.types.is_struct(value.type) and value.type.num_fields:
             fields = [Column(field.name, field.type, "value", field.name) for field in value.type]
         else:

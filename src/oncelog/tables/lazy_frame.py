@@ -16,8 +16,7 @@ except ImportError as missing:
     raise ImportError("lazy frames require polars; run `pip install 'oncelog[sql]'`") from missing
 from polars.io.plugins import register_io_source
 
-from oncelog.tables.bounds import ALL, MIRRORED, Bounds, all_of, any_of, bound
-from oncelog.tables.times import EPOCH
+from oncelog.tables.bounds import ALL, EPOCH, MIRRORED, Bounds, all_of, any_of, bound
 
 _OPERATORS = {"Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">=", "Eq": "="}
 _CLOSED = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}

@@ -288,7 +288,7 @@ class Query:
         names = {inner: outer for stream in self._streams for inner, outer in stream.names.items() if outer in limiting}
         needed = needs(plan, Reading(self._parser.expression, self._parser.microseconds, names))
         for number, stream in enumerate(self._streams):
-            stream.limit(needed.get(number, stream.everything), consumer)
+            stream.limit(needed.get(number), consumer)
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class _Stream:
     def __init__(self, number: int, scan: Scan, layout: Layout) -> None:
         self._whole = self.scan = scan
         self.layout = layout
-        self.need = self.everything = Need(frozenset(range(len(layout.columns))), ALL)
+        self.need = Need(frozenset(range(len(layout.columns))), ALL)
         self.found = Found({}, {})
         self.progress: Progress | None = None
         self.failure: BaseException | None = None
@@ -329,11 +329,11 @@ class _Stream:
         self.names = {column_name(number, index): layout.columns[index].name for index in range(len(layout.columns))}
         """The columns' names in SQL by their names for DuckDB, in the order of the topic's table."""
 
-    def limit(self, need: Need, consumer: Consumer) -> None:
-        """Find the offsets to read for a need."""
-        self.need = need
-        columns = [self.layout.schema.names[number] for number in need.columns]
-        self.scan = self._whole.select(columns).within(need.bounds)
+    def limit(self, need: Need | None, consumer: Consumer) -> None:
+        """Find the offsets to read for a need. Without one, all may be needed."""
+        self.need = need or Need(frozenset(range(len(self.layout.columns))), ALL)
+        columns = [self.layout.schema.names[number] for number in self.need.columns]
+        self.scan = self._whole.select(columns).within(self.need.bounds)
         self.found = self.scan.found(consumer)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

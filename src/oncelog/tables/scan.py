@@ -11,12 +11,11 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.consumer.blocking import Consumer
 from oncelog.client.serialization.registry import SchemaRegistry
-from oncelog.tables.bounds import Bounds, Range
+from oncelog.tables.bounds import Bounds, Range, microseconds
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.layout import Layout
 from oncelog.tables.ranges import Found, found_ranges, read, require_same
 from oncelog.tables.source import FAIL, Source
-from oncelog.tables.times import microseconds
 
 if TYPE_CHECKING:
     import duckdb
@@ -146,7 +145,8 @@ class Scan:
         with source.consumer() as consumer:
             if found is None:
                 found = self.found(consumer)
-            require_same(consumer, self.topic, found)
+            else:
+                require_same(consumer, self.topic, found)
             ranges = found.ranges
             done = 0
             for table in read(consumer, ranges, source.stop_us(bounds.times), **decoding):
@@ -156,7 +156,6 @@ class Scan:
                     progress(now - done)
                     done = now
                 yield from self._layout.batches(_in_time(table, bounds.times), self._wanted, whole=whole)
-            require_same(consumer, self.topic, found)
 
 
 def _in_time(table: pa.Table, times: Range) -> pa.Table:

@@ -13,12 +13,12 @@ from oncelog.client.consumer.blocking import Consumer
 from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.client.producer.blocking import Producer
 from oncelog.columns.json_values import Json
-from oncelog.tables.bounds import PARTITION, TIMESTAMP
-from oncelog.tables.layout import HEADER_LIST, KEY, VALUE
+from oncelog.tables.bounds import OF_RECORD, OFFSET
+from oncelog.tables.layout import VALUE
 
 TIMEOUT_MS = 900_000
 """How long the transaction may be open, if the user does not set it. Brokers allow this much by default."""
-_OWN = {KEY: "key", PARTITION: "partition", TIMESTAMP: "timestamp", HEADER_LIST: "headers"}
+_OWN = {name: source for name, source in OF_RECORD.items() if name != OFFSET}
 """Columns of a result that become parts of the record, by their names there."""
 
 

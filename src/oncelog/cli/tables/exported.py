@@ -19,18 +19,11 @@ from oncelog.client.serialization.plain import split_frame
 from oncelog.columns.decode import SCHEMA_WITH_HEADERS
 from oncelog.columns.json_values import Json
 from oncelog.columns.values import joined
+from oncelog.tables.bounds import HEADERS, OF_RECORD
 
 if TYPE_CHECKING:
     from oncelog.client.serialization.registry import SchemaRegistry
 
-OF_RECORD = {
-    "_key": "key",
-    "_partition": "partition",
-    "_offset": "offset",
-    "_timestamp": "timestamp",
-    "_headers": "headers",
-}
-"""Column of the file -> column of the consumer's tables."""
 TEXT_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 BAD = "_value_bad"
 
@@ -71,7 +64,7 @@ class Columns(NamedTuple):
             names, columns = ["value"], [self._text("value", table)]
         for name, source in OF_RECORD.items():
             names.append(name)
-            columns.append(self._headers(table) if name == "_headers" else self._text(source, table))
+            columns.append(self._headers(table) if name == HEADERS else self._text(source, table))
         if "value_bad" in table.column_names:
             names.append(BAD)
             columns.append(table.column("value_bad"))
