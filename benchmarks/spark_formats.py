@@ -30,7 +30,7 @@ from rich.table import Table
 
 from oncelog import Admin, Producer
 from oncelog.formats import Avro, Json
-from support.schema_registry import FakeRegistry, fake_registry
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.servers import OncelogCluster
 
 PARTITIONS = 3
@@ -96,7 +96,9 @@ def fill(bootstrap: str, records: int, schema_id: int) -> None:
                 producer.send_table(topic, table, value=form).result(60)
 
 
-def measure(bootstrap: str, registry: FakeRegistry, records: int, rounds: int) -> dict[tuple[str, str], list[float]]:
+def measure(
+    bootstrap: str, registry: SchemaRegistryDouble, records: int, rounds: int
+) -> dict[tuple[str, str], list[float]]:
     """Return the CPU seconds per million records, by topic and way."""
     rival = Path(os.environ["ONCELOG_SPARK_RIVAL"])
     (packages,) = (rival / "venv" / "lib").glob("python3*/site-packages")
@@ -155,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds, records = (2, given.records // 5) if given.quick else (given.rounds, given.records)
     console = Console(width=140)
     console.print(f"{records:,} records of eight fields, {platform.platform()}, Python {platform.python_version()}")
-    with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder, fake_registry() as registry:
+    with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder, SchemaRegistryDouble() as registry:
         server = OncelogCluster(Path(folder) / "broker")
         try:
             number = registry.add("avro-value", {"schema": json.dumps(SCHEMA)})

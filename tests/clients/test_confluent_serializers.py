@@ -33,7 +33,7 @@ from oncelog.serialization import (
     SerializationContext,
     avro_schemas,
 )
-from support.schema_registry import FakeRegistry, fake_registry
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.servers import Server
 
 SCHEMA = {
@@ -56,12 +56,12 @@ TOPIC_STRATEGY = {"subject.name.strategy": topic_subject_name_strategy}
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as found:
+def fake() -> Iterator[SchemaRegistryDouble]:
+    with SchemaRegistryDouble() as found:
         yield found
 
 
-def theirs(fake: FakeRegistry) -> tuple[TheirSerializer, TheirDeserializer]:
+def theirs(fake: SchemaRegistryDouble) -> tuple[TheirSerializer, TheirDeserializer]:
     client = SchemaRegistryClient({"url": fake.url})
     return (
         TheirSerializer(client, json.dumps(SCHEMA), conf=TOPIC_STRATEGY),
@@ -69,7 +69,7 @@ def theirs(fake: FakeRegistry) -> tuple[TheirSerializer, TheirDeserializer]:
     )
 
 
-def test_bytes_are_equal(fake: FakeRegistry) -> None:
+def test_bytes_are_equal(fake: SchemaRegistryDouble) -> None:
     serialize, deserialize = theirs(fake)
     registry = SchemaRegistry(fake.url)
     ours, context = AvroSerializer(registry, SCHEMA), SerializationContext("t", "value")
@@ -83,7 +83,7 @@ def test_bytes_are_equal(fake: FakeRegistry) -> None:
 
 
 def test_their_clients_read_what_ours_write_and_the_reverse(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     serialize, deserialize = theirs(fake)
@@ -116,7 +116,7 @@ def test_their_clients_read_what_ours_write_and_the_reverse(
 
 
 def test_their_serializers_are_options_of_our_clients(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     serialize, deserialize = theirs(fake)
@@ -135,7 +135,7 @@ def test_their_serializers_are_options_of_our_clients(
 HEADER_STRATEGY = {**TOPIC_STRATEGY, "schema.id.serializer": header_schema_id_serializer}
 
 
-def test_their_and_our_headers_are_equal(fake: FakeRegistry) -> None:
+def test_their_and_our_headers_are_equal(fake: SchemaRegistryDouble) -> None:
     client, registry = SchemaRegistryClient({"url": fake.url}), SchemaRegistry(fake.url)
     serialize = TheirSerializer(client, json.dumps(SCHEMA), conf=HEADER_STRATEGY)
     for field in ("key", "value"):
@@ -149,7 +149,7 @@ def test_their_and_our_headers_are_equal(fake: FakeRegistry) -> None:
 
 
 def test_ids_in_headers_are_read_as_columns_and_as_records(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     client, registry = SchemaRegistryClient({"url": fake.url}), SchemaRegistry(fake.url)
@@ -182,7 +182,9 @@ def test_ids_in_headers_are_read_as_columns_and_as_records(
         assert found == wanted
 
 
-def test_columns_are_written_with_guids_in_headers(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+def test_columns_are_written_with_guids_in_headers(
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
+) -> None:
     admin.create_topics(name)
     client, registry = SchemaRegistryClient({"url": fake.url}), SchemaRegistry(fake.url)
     guid = registry.guid(f"{name}-value", json.dumps(SCHEMA))

@@ -11,8 +11,8 @@ import pytest
 
 from oncelog import Admin, Producer
 from oncelog.serialization import AvroSerializer, SchemaRegistry
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.command_line import Tool
-from support.schema_registry import FakeRegistry, fake_registry
 from support.servers import Server
 
 ORDER = {
@@ -29,8 +29,8 @@ ORDER = {
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as found:
+def fake() -> Iterator[SchemaRegistryDouble]:
+    with SchemaRegistryDouble() as found:
         yield found
 
 
@@ -42,7 +42,7 @@ def order(number: int, price: float = 0.5) -> dict[str, Any]:
     return {"id": number, "price": price, "note": None, "raw": b"\xff\x00", "at": 1_764_000_000_000}
 
 
-def write_orders(server: Server, fake: FakeRegistry, topic: str) -> None:
+def write_orders(server: Server, fake: SchemaRegistryDouble, topic: str) -> None:
     serializer = AvroSerializer(SchemaRegistry(fake.url), ORDER)
     with Producer(server.bootstrap, value_serializer=serializer) as producer:
         producer.send(topic, order(1), key="a", headers={"h": "x"}, timestamp=1_000)
@@ -50,7 +50,9 @@ def write_orders(server: Server, fake: FakeRegistry, topic: str) -> None:
         producer.send(topic, None, key="c", timestamp=1_002)
 
 
-def test_avro_is_printed_as_json(tool: Tool, admin: Admin, server: Server, name: str, fake: FakeRegistry) -> None:
+def test_avro_is_printed_as_json(
+    tool: Tool, admin: Admin, server: Server, name: str, fake: SchemaRegistryDouble
+) -> None:
     admin.create_topics(name)
     write_orders(server, fake, name)
     value = {
@@ -79,7 +81,7 @@ def test_avro_is_printed_as_json(tool: Tool, admin: Admin, server: Server, name:
 
 
 def test_value_of_another_format_is_printed_with_the_reason(
-    tool: Tool, admin: Admin, server: Server, name: str, fake: FakeRegistry
+    tool: Tool, admin: Admin, server: Server, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
@@ -131,7 +133,7 @@ def test_markers_of_transactions_have_no_format(tool: Tool, admin: Admin, server
 
 
 def test_registry_and_its_login_come_from_the_settings(
-    admin: Admin, server: Server, name: str, fake: FakeRegistry, tmp_path: Path
+    admin: Admin, server: Server, name: str, fake: SchemaRegistryDouble, tmp_path: Path
 ) -> None:
     admin.create_topics(name)
     write_orders(server, fake, name)

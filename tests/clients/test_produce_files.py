@@ -24,16 +24,16 @@ from oncelog import Admin, Consumer
 from oncelog.faults.proxy import FaultProxy
 from oncelog.protocol.apis import ApiKey
 from oncelog.serialization import AvroDeserializer, SchemaRegistry
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
-from support.schema_registry import FakeRegistry, fake_registry
 from support.servers import Server
 from support.terminal import Terminal
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as found:
+def fake() -> Iterator[SchemaRegistryDouble]:
+    with SchemaRegistryDouble() as found:
         yield found
 
 
@@ -166,7 +166,7 @@ def test_wrong_options_of_files_are_named(tool: Tool, name: str, tmp_path: Path)
 
 
 def test_avro_values_have_a_registered_schema(
-    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, fake: FakeRegistry
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     table = TABLE.append_column("sum", pa.array([Decimal("1.50"), None, Decimal("-2.25")], pa.decimal128(8, 2)))
@@ -193,7 +193,7 @@ def test_avro_values_have_a_registered_schema(
 
 
 def test_json_lines_are_written_with_a_schema_of_a_file(
-    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, fake: FakeRegistry
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     (tmp_path / "a.jsonl").write_text('{"id": 1, "at": "2026-01-02T03:04:05Z", "in": {"a": null}}\n{"id": 2}\n')

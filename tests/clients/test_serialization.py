@@ -21,7 +21,7 @@ from oncelog.serialization import (
     StringDeserializer,
     StringSerializer,
 )
-from support.schema_registry import FakeRegistry, fake_registry
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.servers import Server
 
 JSON: dict[str, Any] = {"value_deserializer": JsonDeserializer(), "auto_offset_reset": "earliest"}
@@ -29,8 +29,8 @@ ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "l
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as found:
+def fake() -> Iterator[SchemaRegistryDouble]:
+    with SchemaRegistryDouble() as found:
         yield found
 
 
@@ -214,7 +214,7 @@ def test_tables_need_a_format_of_their_own(server: Server, admin: Admin, name: s
 # -- Avro and its registry --------------------------------------------------------------------------------------------
 
 
-def test_avro_round_trips(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+def test_avro_round_trips(server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble) -> None:
     admin.create_topics(name)
     registry = SchemaRegistry(fake.url)
     with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:
@@ -228,7 +228,7 @@ def test_avro_round_trips(server: Server, admin: Admin, name: str, fake: FakeReg
 
 
 def test_registry_that_does_not_answer_stops_the_consumer_but_skips_nothing(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     registry = SchemaRegistry(fake.url, timeout=0.2)
@@ -246,7 +246,7 @@ def test_registry_that_does_not_answer_stops_the_consumer_but_skips_nothing(
 
 
 def test_callback_of_the_blocking_producer_cannot_wait_for_the_registry(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     """It runs in the thread that sends the records of all clients."""
     admin.create_topics(name)
@@ -267,7 +267,9 @@ def test_callback_of_the_blocking_producer_cannot_wait_for_the_registry(
     assert ["schema registry" in str(error) for error in raised] == [True]
 
 
-def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+def test_registry_does_not_block_the_event_loop(
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
+) -> None:
     admin.create_topics(name)
     fake.hold = threading.Event()
     registry = SchemaRegistry(fake.url, timeout=30)
@@ -297,7 +299,7 @@ def test_registry_does_not_block_the_event_loop(server: Server, admin: Admin, na
 
 @pytest.mark.parametrize("known", [True, False], ids=["known topic", "unknown topic"])
 def test_concurrent_sends_keep_their_order_and_register_once(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry, known: bool
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble, known: bool
 ) -> None:
     """Sends begin before, while and after the registry answers."""
     admin.create_topics(name)
@@ -319,7 +321,7 @@ def test_concurrent_sends_keep_their_order_and_register_once(
 
 
 def test_sends_that_wait_for_the_registry_fail_with_it(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics([name, f"{name}-2"])
     serializer = AvroSerializer(SchemaRegistry(fake.url), ORDER)
@@ -344,7 +346,7 @@ def test_sends_that_wait_for_the_registry_fail_with_it(
 
 
 def test_bad_record_does_not_fail_the_sends_that_wait_behind_it(
-    server: Server, admin: Admin, name: str, fake: FakeRegistry
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     fake.delay_s = 0.2
@@ -368,7 +370,9 @@ def test_bad_record_does_not_fail_the_sends_that_wait_behind_it(
     assert len(fake.requests) == 1
 
 
-def test_cancelled_poll_returns_its_records_again(server: Server, admin: Admin, name: str, fake: FakeRegistry) -> None:
+def test_cancelled_poll_returns_its_records_again(
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
+) -> None:
     admin.create_topics(name)
     registry = SchemaRegistry(fake.url)
     with Producer(server.bootstrap, value_serializer=AvroSerializer(registry, ORDER)) as producer:

@@ -18,17 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from oncelog import Admin, Producer
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
-from support.schema_registry import FakeRegistry, fake_registry
 from support.servers import Server
 
 OF_RECORD = ["_key", "_partition", "_offset", "_timestamp", "_headers"]
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as found:
+def fake() -> Iterator[SchemaRegistryDouble]:
+    with SchemaRegistryDouble() as found:
         yield found
 
 
@@ -73,7 +73,7 @@ def test_table_makes_the_round_trip_as_json(tool: Tool, admin: Admin, name: str,
 
 
 def test_table_makes_the_round_trip_as_avro(
-    tool: Tool, admin: Admin, name: str, tmp_path: Path, fake: FakeRegistry
+    tool: Tool, admin: Admin, name: str, tmp_path: Path, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
     table = TABLE.drop_columns("nr")

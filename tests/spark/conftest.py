@@ -12,8 +12,8 @@ import pytest
 import oncelog.spark
 from oncelog.spark import faults
 from oncelog.spark.java import ensure_java
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.fixtures import apache_kafka, name, own_server, server, start_server, vary_servers
-from support.schema_registry import FakeRegistry, fake_registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,9 +26,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
+def registry() -> Iterator[SchemaRegistryDouble]:
     """Return a schema registry that runs."""
-    with fake_registry() as made:
+    with SchemaRegistryDouble() as made:
         yield made
 
 

@@ -12,9 +12,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.functions import from_confluent_avro, to_confluent_avro
+from oncelog.testing.registry import SchemaRegistryDouble
 from spark.test_spark_source import last_words
 from spark.test_typed_source import FIRST, SECOND
-from support.schema_registry import FakeRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ CONTEXT = SerializationContext("orders", MessageField.VALUE)
 ROWS: list[dict[str, Any]] = [{"id": 1, "on": 0}, {"id": 2, "on": 1, "note": "n", "kind": "x"}]
 
 
-def written(registry: FakeRegistry, schema: Any, *rows: dict[str, Any]) -> list[bytes]:
+def written(registry: SchemaRegistryDouble, schema: Any, *rows: dict[str, Any]) -> list[bytes]:
     """Return the values that confluent-kafka's serializer writes."""
     client = SchemaRegistryClient({"url": registry.url})
     serializer = AvroSerializer(client, json.dumps(schema), conf={"auto.register.schemas": True})
@@ -39,7 +39,7 @@ def found(rows: DataFrame, name: str = "value") -> list[Any]:
     return [value.asDict(recursive=True) if hasattr(value, "asDict") else value for value in values]
 
 
-def test_values_of_two_schemas_are_read_with_the_latest(spark: SparkSession, registry: FakeRegistry) -> None:
+def test_values_of_two_schemas_are_read_with_the_latest(spark: SparkSession, registry: SchemaRegistryDouble) -> None:
     values = [*written(registry, FIRST, ROWS[0]), None, *written(registry, SECOND, ROWS[1])]
     rows = column(spark, values)
     read = rows.select(
@@ -57,7 +57,7 @@ def test_values_of_two_schemas_are_read_with_the_latest(spark: SparkSession, reg
     assert found(rows.select("n", pruned.alias("value"))) == [{"id": 1}, None, {"id": 2}]
 
 
-def test_confluents_deserializer_reads_what_is_written(spark: SparkSession, registry: FakeRegistry) -> None:
+def test_confluents_deserializer_reads_what_is_written(spark: SparkSession, registry: SchemaRegistryDouble) -> None:
     rows = spark.sql("select 0 n, named_struct('id', 7L, 'on', date'1970-01-03', 'note', 'ü') row union select 1, null")
     wanted = {"subject": "copies-value", "schemaRegistryUrl": registry.url}
     encoded = to_confluent_avro("row", json.dumps(SECOND), **wanted, autoRegister="true")
@@ -82,7 +82,7 @@ WIDE = """{"type": "record", "name": "Wide", "fields": [
 
 
 @pytest.mark.parametrize("large", ["false", "true"])
-def test_all_kinds_of_types_come_back(spark: SparkSession, registry: FakeRegistry, large: str) -> None:
+def test_all_kinds_of_types_come_back(spark: SparkSession, registry: SchemaRegistryDouble, large: str) -> None:
     rows = spark.sql(
         "select 0 n, named_struct('at', timestamp'2026-01-02 03:04:05.678', "
         "'local', timestamp_ntz'1969-01-01 00:00:00', 'price', cast(-12.34 as decimal(9,2)), "
@@ -99,7 +99,7 @@ def test_all_kinds_of_types_come_back(spark: SparkSession, registry: FakeRegistr
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
 
-def test_values_that_cannot_be_read(spark: SparkSession, registry: FakeRegistry) -> None:
+def test_values_that_cannot_be_read(spark: SparkSession, registry: SchemaRegistryDouble) -> None:
     good = written(registry, FIRST, ROWS[0], {"id": 3, "on": 0})
     unknown = b"\0\0\0\x99\x99" + good[0][5:]
     rows = column(spark, [good[0], b"\0damage", unknown, b"", good[1]])
@@ -139,7 +139,7 @@ def test_wrong_arguments_are_named(arguments: dict[str, str], said: str) -> None
     assert said in str(failed.value)
 
 
-def test_missing_subject_is_named(registry: FakeRegistry) -> None:
+def test_missing_subject_is_named(registry: SchemaRegistryDouble) -> None:
     with pytest.raises(MisuseError, match="set schema or subject, or, to write, autoRegister=true"):
         from_confluent_avro("value", subject="nothing", schemaRegistryUrl=registry.url)
     with pytest.raises(MisuseError, match="register the schema for subject nothing first"):

@@ -15,12 +15,12 @@ import pytest
 from oncelog.client.serialization.functions import SerializationContext
 from oncelog.formats import Avro, Json
 from oncelog.serialization import AvroDeserializer, SchemaRegistry
+from oncelog.testing.registry import SchemaRegistryDouble
 from spark.chaos import judge
 from spark.chaos.run import Plan, Run
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
 from support.history import check_once
-from support.schema_registry import FakeRegistry
 from support.servers import Server
 
 ROWS = 6
@@ -33,13 +33,13 @@ def schema_of(name: str, kind: str) -> str:
     return json.dumps({"type": "record", "name": "Row", "fields": [{"name": name, "type": kind}]})
 
 
-def reader(registry: FakeRegistry, name: str) -> Callable[[bytes], Any]:
+def reader(registry: SchemaRegistryDouble, name: str) -> Callable[[bytes], Any]:
     """Return a function that reads a field of a value as Avro."""
     read = AvroDeserializer(SchemaRegistry(registry.url))
     return lambda value: read(value, SerializationContext("out", "value"))[name]
 
 
-def typed(kind: str, registry: FakeRegistry, name: str, of: str) -> tuple[dict[str, str], Callable[..., Any]]:
+def typed(kind: str, registry: SchemaRegistryDouble, name: str, of: str) -> tuple[dict[str, str], Callable[..., Any]]:
     """Return options of source and sink for values with one field, and what reads that field."""
     if kind == "json":
         return {"valueFormat": "json", "valueSchema": f"{name} {of}"}, lambda value: json.loads(value)[name]
@@ -56,7 +56,7 @@ def starter() -> Iterator[Starter]:
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
 def test_typed_sink_killed_before_operations_and_restarted(
-    server: Server, registry: FakeRegistry, starter: Starter, name: str, tmp_path: Path, kind: str
+    server: Server, registry: SchemaRegistryDouble, starter: Starter, name: str, tmp_path: Path, kind: str
 ) -> None:
     create(server.bootstrap, name)
     options, read = typed(kind, registry, "row", "string")
@@ -78,7 +78,7 @@ def test_typed_sink_killed_before_operations_and_restarted(
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
 def test_replay_of_a_typed_batch_writes_the_same_bytes(
-    server: Server, registry: FakeRegistry, name: str, tmp_path: Path, kind: str
+    server: Server, registry: SchemaRegistryDouble, name: str, tmp_path: Path, kind: str
 ) -> None:
     """The first driver writes all rows, but dies before its commit. The second one replays the batch."""
     create(server.bootstrap, name, 1)
@@ -117,7 +117,7 @@ def every(bootstrap: str, topic: str) -> list[bytes]:
     ids=["json", "avro"],
 )
 def test_typed_pipeline_loses_and_duplicates_nothing(
-    registry: FakeRegistry, tmp_path: Path, kind: str, master: str, faults: tuple[str, ...]
+    registry: SchemaRegistryDouble, tmp_path: Path, kind: str, master: str, faults: tuple[str, ...]
 ) -> None:
     import pyarrow as pa
 

@@ -23,11 +23,11 @@ from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.formats.options import field_formats
 from oncelog.spark.option_tables import SOURCE_OPTIONS
 from oncelog.spark.options import Options
+from oncelog.testing.registry import SchemaRegistryDouble
 from spark.judges import create
 from spark.test_spark_source import batch, last_words, stream
 from spark.test_typed_sink import values, write
 from spark.test_typed_source import FIRST, avro, parquet, rows_of, send
-from support.schema_registry import FakeRegistry
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def topic(server: Server, name: str) -> str:
 
 @pytest.mark.parametrize("strategy", CONFLUENT)
 def test_subjects_are_those_of_confluents_serializers(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, strategy: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str, strategy: str
 ) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     serializer = AvroSerializer(client, json.dumps(ORDER), conf={"subject.name.strategy": CONFLUENT[strategy]})
@@ -63,7 +63,7 @@ def test_subjects_are_those_of_confluents_serializers(
 
 
 def test_strategy_registers_under_its_subject(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     rows = spark.sql("select 'k' key, 2 id, date'1970-01-01' on")
     options = {"valueFormat": "avro", "schemaRegistryUrl": registry.url, "valueSubjectStrategy": "record"}
@@ -100,7 +100,7 @@ def test_wrong_strategies_are_named(options: dict[str, str], said: str) -> None:
 
 
 def test_unknown_schema_is_asked_for_once_in_a_batch(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     (good,) = avro(registry, topic, FIRST, {"id": 1, "on": 0})
     unknown = [b"\0" + number.to_bytes(4, "big") + good[5:] for number in (7_777, 8_888)]
@@ -115,7 +115,7 @@ def test_unknown_schema_is_asked_for_once_in_a_batch(
 
 
 def test_latest_schema_without_an_id_is_refused(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     registry.body = json.dumps({"subject": f"{topic}-value", "version": 1, "schema": json.dumps(FIRST)}).encode()
     rows = spark.sql("select 1 id, date'1970-01-01' on")
@@ -126,7 +126,7 @@ def test_latest_schema_without_an_id_is_refused(
 
 
 @contextmanager
-def slow(registry: FakeRegistry, _: Callable[[], None]) -> Iterator[None]:
+def slow(registry: SchemaRegistryDouble, _: Callable[[], None]) -> Iterator[None]:
     """Let the registry answer nothing."""
     registry.hold = threading.Event()
     yield
@@ -135,7 +135,7 @@ def slow(registry: FakeRegistry, _: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def nonsense(registry: FakeRegistry, _: Callable[[], None]) -> Iterator[None]:
+def nonsense(registry: SchemaRegistryDouble, _: Callable[[], None]) -> Iterator[None]:
     """Let the registry answer with a page for people."""
     registry.body = b"<html>Sign in</html>"
     yield
@@ -143,7 +143,7 @@ def nonsense(registry: FakeRegistry, _: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def down(_: FakeRegistry, stop: Callable[[], None]) -> Iterator[None]:
+def down(_: SchemaRegistryDouble, stop: Callable[[], None]) -> Iterator[None]:
     """Stop the registry."""
     stop()
     yield
@@ -156,7 +156,7 @@ class Restartable:
     """A registry that a test may stop."""
 
     def __init__(self) -> None:
-        self.registry = FakeRegistry()
+        self.registry = SchemaRegistryDouble()
         self._running = ExitStack()
         self.start()
 

@@ -10,10 +10,10 @@ import pytest
 
 from oncelog import Consumer
 from oncelog.serialization import AvroDeserializer, SchemaRegistry
+from oncelog.testing.registry import SchemaRegistryDouble
 from spark.judges import create
 from spark.test_spark_source import last_words
 from spark.test_typed_source import FIRST, SECOND, batch, rows_of
-from support.schema_registry import FakeRegistry
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_columns_become_json(spark: SparkSession, server: Server, topic: str) ->
 
 
 def test_struct_and_key_become_avro_with_the_latest_schema(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     number = registry.add(f"{topic}-value", {"schema": json.dumps(SECOND)})
     rows = spark.sql("select 'k' key, named_struct('id', 7L, 'on', date'1970-01-03') value")
@@ -66,7 +66,7 @@ def test_struct_and_key_become_avro_with_the_latest_schema(
 
 
 def test_schema_is_registered_only_if_allowed(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     rows = spark.sql("select 1 id, date'1970-01-01' on")
     options = {"valueFormat": "avro", "valueSchema": json.dumps(FIRST), "schemaRegistryUrl": registry.url}
@@ -109,7 +109,7 @@ def test_rows_that_do_not_fit_are_not_written(
 
 
 def test_stream_from_avro_to_json_and_back(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, tmp_path: Path
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str, tmp_path: Path
 ) -> None:
     create(server.bootstrap, f"{topic}-copy", 1)
     registry.add(f"{topic}-value", {"schema": json.dumps(FIRST)})

@@ -13,9 +13,9 @@ from oncelog.client.serialization.functions import SerializationContext
 from oncelog.serialization import AvroSerializer, SchemaRegistry
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.formats.ddl import parse_ddl
+from oncelog.testing.registry import SchemaRegistryDouble
 from spark.judges import create
 from spark.test_spark_source import batch, last_words, stream
-from support.schema_registry import FakeRegistry
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def send(server: Server, topic: str, *values: bytes | None, key: bytes | None = 
         producer.flush(30)
 
 
-def avro(registry: FakeRegistry, topic: str, schema: Any, *rows: Any, field: str = "value") -> list[bytes]:
+def avro(registry: SchemaRegistryDouble, topic: str, schema: Any, *rows: Any, field: str = "value") -> list[bytes]:
     serializer = AvroSerializer(SchemaRegistry(registry.url), schema)
     return [serializer(row, SerializationContext(topic, field, [])) for row in rows]
 
@@ -91,7 +91,7 @@ def test_json_maps_bytes_and_exact_decimals_are_those_of_from_json(
 
 
 def test_avro_is_read_with_the_latest_schema(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     send(server, topic, *avro(registry, topic, FIRST, {"id": 1, "on": 0}))
     send(server, topic, *avro(registry, topic, SECOND, {"id": 2, "on": 1, "note": "n", "kind": "x"}), None)
@@ -110,7 +110,7 @@ def test_avro_is_read_with_the_latest_schema(
 
 
 def test_stream_reads_a_schema_that_is_registered_while_it_runs(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, tmp_path: Path
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str, tmp_path: Path
 ) -> None:
     send(server, topic, *avro(registry, topic, FIRST, {"id": 1, "on": 0}))
     options = {"subscribe": topic, "valueFormat": "avro", "schemaRegistryUrl": registry.url}
@@ -138,7 +138,9 @@ def parquet(found: DataFrame, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["json", "avro"])
-def test_bad_records(spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, kind: str) -> None:
+def test_bad_records(
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str, kind: str
+) -> None:
     good = (
         avro(registry, topic, FIRST, {"id": 1, "on": 0}, {"id": 2, "on": 0})
         if kind == "avro"
@@ -158,7 +160,7 @@ def test_bad_records(spark: SparkSession, server: Server, registry: FakeRegistry
 
 
 def test_framed_value_without_a_registry_names_the_option(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     send(server, topic, *avro(registry, topic, FIRST, {"id": 1, "on": 0}))
     options = {"subscribe": topic, "valueFormat": "avro", "valueSchema": json.dumps(FIRST)}
@@ -167,7 +169,7 @@ def test_framed_value_without_a_registry_names_the_option(
 
 
 def test_bad_record_in_mid_stream_is_never_lost_silently(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, tmp_path: Path
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str, tmp_path: Path
 ) -> None:
     """The query fails at the record each time, until an option says what to do with it."""
     options = {"subscribe": topic, "valueFormat": "avro", "schemaRegistryUrl": registry.url}
@@ -231,7 +233,7 @@ def test_wrong_options_are_named_at_load(
 
 
 def test_registry_that_fails_is_named_and_the_query_resumes(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     options = {"subscribe": topic, "valueFormat": "avro", "schemaRegistryUrl": registry.url}
     with pytest.raises(Exception, match="option valueFormat=avro") as failed:

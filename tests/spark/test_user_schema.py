@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import fastavro
 import pytest
 
+from oncelog.testing.registry import SchemaRegistryDouble
 from spark.test_spark_source import batch, last_words, stream
 from spark.test_typed_source import FIRST, SECOND, avro, rows_of, send, topic
-from support.schema_registry import FakeRegistry
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_values_that_are_left_out_are_not_decoded(spark: SparkSession, server: S
 
 
 def test_fields_of_avro_are_left_out(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str, tmp_path: Path
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str, tmp_path: Path
 ) -> None:
     send(server, topic, *avro(registry, topic, FIRST, {"id": 1, "on": 0}))
     send(server, topic, *avro(registry, topic, SECOND, {"id": 2, "on": 1, "note": "n", "kind": "x"}), None)
@@ -125,7 +125,7 @@ def test_schema_that_is_no_part_of_the_sources(
 
 
 def test_union_is_read_whole_or_not_at_all(
-    spark: SparkSession, server: Server, registry: FakeRegistry, topic: str
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
 ) -> None:
     send(server, topic, *avro(registry, topic, SECOND, {"id": 2, "on": 1, "note": "n", "kind": "x"}))
     read = batch(spark, server, subscribe=topic, valueFormat="avro", schemaRegistryUrl=registry.url)

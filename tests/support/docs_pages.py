@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from oncelog.testing.registry import SchemaRegistryDouble
 from support.docs_blocks import Block, same_output
 from support.processes import ManagedProcess, wait_until
-from support.schema_registry import fake_registry
 from support.servers import OncelogCluster
 
 RUNNER = """
@@ -201,7 +201,7 @@ class PageRun:
     def _here(self, text: str) -> str:
         """Replace the usual addresses of a broker and of a schema registry by those of this page's."""
         if REGISTRY in text:
-            self._registry = self._registry or self._stack.enter_context(fake_registry()).url
+            self._registry = self._registry or self._stack.enter_context(SchemaRegistryDouble()).url
             text = text.replace(REGISTRY, self._registry)
         return _ADDRESSES.sub(self._bootstrap, text) if self._bootstrap else text
 

@@ -30,15 +30,15 @@ from oncelog.serialization import (
     StringSerializer,
     avro_schemas,
 )
-from support.schema_registry import FakeRegistry, fake_registry
+from oncelog.testing.registry import SchemaRegistryDouble
 
 CONTEXT = SerializationContext("t", "value")
 ORDER = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as found:
+def fake() -> Iterator[SchemaRegistryDouble]:
+    with SchemaRegistryDouble() as found:
         yield found
 
 
@@ -112,7 +112,7 @@ def test_errors_name_the_record_and_have_its_bytes() -> None:
 # -- Avro -------------------------------------------------------------------------------------------------------------
 
 
-def test_avro_has_confluents_wire_format(fake: FakeRegistry) -> None:
+def test_avro_has_confluents_wire_format(fake: SchemaRegistryDouble) -> None:
     registry = SchemaRegistry(fake.url)
     serialize, deserialize = AvroSerializer(registry, ORDER), AvroDeserializer(registry)
     data = serialize({"id": 1}, CONTEXT)
@@ -122,12 +122,12 @@ def test_avro_has_confluents_wire_format(fake: FakeRegistry) -> None:
     assert fake.subjects == {"t-value": [100]}
 
 
-def test_parsed_schema_is_registered_without_fastavros_fields(fake: FakeRegistry) -> None:
+def test_parsed_schema_is_registered_without_fastavros_fields(fake: SchemaRegistryDouble) -> None:
     AvroSerializer(SchemaRegistry(fake.url), fastavro.parse_schema(ORDER))({"id": 1}, CONTEXT)
     assert not any(name.startswith("__") for name in json.loads(fake.schemas[100]["schema"]))
 
 
-def test_schemas_are_looked_up_once(fake: FakeRegistry) -> None:
+def test_schemas_are_looked_up_once(fake: SchemaRegistryDouble) -> None:
     registry = SchemaRegistry(fake.url)
     serialize, deserialize = AvroSerializer(registry, json.dumps(ORDER)), AvroDeserializer(registry)
     assert not serialize.ready({"id": 1}, CONTEXT)
@@ -142,7 +142,7 @@ def test_schemas_are_looked_up_once(fake: FakeRegistry) -> None:
     assert len(fake.requests) == 2
 
 
-def test_caches_are_bounded(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_are_bounded(fake: SchemaRegistryDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MOST_CACHED", 2)
     registry = SchemaRegistry(fake.url)
     serialize, deserialize = AvroSerializer(registry, ORDER), AvroDeserializer(registry)
@@ -164,12 +164,12 @@ def test_caches_are_bounded(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch)
         (lambda context, name: f"{context.field}/{name}", "value/shop.Order"),
     ],
 )
-def test_subject_strategies(fake: FakeRegistry, subject: Any, expected: str) -> None:
+def test_subject_strategies(fake: SchemaRegistryDouble, subject: Any, expected: str) -> None:
     AvroSerializer(SchemaRegistry(fake.url), ORDER, subject=subject)({"id": 1}, CONTEXT)
     assert list(fake.subjects) == [expected]
 
 
-def test_schema_that_is_not_registered_is_an_error_without_register(fake: FakeRegistry) -> None:
+def test_schema_that_is_not_registered_is_an_error_without_register(fake: SchemaRegistryDouble) -> None:
     registry = SchemaRegistry(fake.url)
     serializers = Serializers(None, AvroSerializer(registry, ORDER, register=False))
     with pytest.raises(SerializationError, match="register the schema for subject t-value first"):
@@ -178,14 +178,14 @@ def test_schema_that_is_not_registered_is_an_error_without_register(fake: FakeRe
     assert serializers.serialize("t", {"id": 1}, None, ())[0].endswith(b"\x02")
 
 
-def test_reader_schema_resolves(fake: FakeRegistry) -> None:
+def test_reader_schema_resolves(fake: SchemaRegistryDouble) -> None:
     registry = SchemaRegistry(fake.url)
     data = AvroSerializer(registry, ORDER)({"id": 1}, CONTEXT)
     fields = [*ORDER["fields"], {"name": "note", "type": "string", "default": "none"}]  # type: ignore[misc]
     assert AvroDeserializer(registry, {**ORDER, "fields": fields})(data, CONTEXT) == {"id": 1, "note": "none"}
 
 
-def test_logical_types_and_unions(fake: FakeRegistry) -> None:
+def test_logical_types_and_unions(fake: SchemaRegistryDouble) -> None:
     types: dict[str, Any] = {
         "day": {"type": "int", "logicalType": "date"},
         "price": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
@@ -198,7 +198,7 @@ def test_logical_types_and_unions(fake: FakeRegistry) -> None:
 
 
 @pytest.mark.parametrize("schema", ["string", '"string"', ["null", "string"]])
-def test_schema_without_a_name(fake: FakeRegistry, schema: Any) -> None:
+def test_schema_without_a_name(fake: SchemaRegistryDouble, schema: Any) -> None:
     registry = SchemaRegistry(fake.url)
     assert AvroDeserializer(registry)(AvroSerializer(registry, schema)("x", CONTEXT), CONTEXT) == "x"
     by_record = AvroSerializer(registry, schema, subject="record")
@@ -207,7 +207,7 @@ def test_schema_without_a_name(fake: FakeRegistry, schema: Any) -> None:
     assert Serializers(None, by_record).ready("t", "x", None, ()), "`serialize` raises the error"
 
 
-def test_schemas_with_references(fake: FakeRegistry) -> None:
+def test_schemas_with_references(fake: SchemaRegistryDouble) -> None:
     """A diamond: both parts refer to the same type."""
     point = {"type": "record", "name": "Point", "namespace": "n", "fields": [{"name": "x", "type": "int"}]}
     fake.add("point", {"schema": json.dumps(point)})
@@ -230,7 +230,7 @@ def test_schemas_with_references(fake: FakeRegistry) -> None:
     assert Avro(whole).decode(pa.array([b"\x02\x04"]))[0].to_pylist() == [found]
 
 
-def test_references_in_a_cycle_end(fake: FakeRegistry) -> None:
+def test_references_in_a_cycle_end(fake: SchemaRegistryDouble) -> None:
     reference = {"name": "n.A", "subject": "A", "version": 1}
     part = {"type": "record", "name": "A", "namespace": "n", "fields": []}
     number = fake.add("A", {"schema": json.dumps(part), "references": [reference]})
@@ -250,7 +250,7 @@ def test_references_in_a_cycle_end(fake: FakeRegistry) -> None:
         (b"\0\0\0\0\x67\x02", "schema 103 is not JSON"),
     ],
 )
-def test_bytes_that_are_not_a_framed_datum(fake: FakeRegistry, data: bytes, words: str) -> None:
+def test_bytes_that_are_not_a_framed_datum(fake: SchemaRegistryDouble, data: bytes, words: str) -> None:
     fake.schemas = {
         100: {"schema": json.dumps(ORDER)},
         102: {"schema": "{}", "schemaType": "JSON"},
@@ -261,14 +261,14 @@ def test_bytes_that_are_not_a_framed_datum(fake: FakeRegistry, data: bytes, word
     assert words in str(error)
 
 
-def test_data_that_does_not_fit_the_schema(fake: FakeRegistry) -> None:
+def test_data_that_does_not_fit_the_schema(fake: SchemaRegistryDouble) -> None:
     serializers = Serializers(None, AvroSerializer(SchemaRegistry(fake.url), ORDER))
     for data in ({"id": "x"}, {}, [], 5):
         with pytest.raises(SerializationError, match="cannot serialize the value"):
             serializers.serialize("t", data, None, ())
 
 
-def test_registry_that_fails_is_not_a_bad_record(fake: FakeRegistry) -> None:
+def test_registry_that_fails_is_not_a_bad_record(fake: SchemaRegistryDouble) -> None:
     """A program may skip bad records. It must not skip good ones because the registry is away."""
     registry = SchemaRegistry(fake.url, timeout=0.2)
     data = AvroSerializer(registry, ORDER)({"id": 1}, CONTEXT)
@@ -284,7 +284,7 @@ def test_registry_that_fails_is_not_a_bad_record(fake: FakeRegistry) -> None:
     ("schema", "subject", "words"),
     [("{", "topic", "not valid JSON"), (ORDER, "subject", "it must be topic, record, topic_record or a function")],
 )
-def test_wrong_arguments_are_named(fake: FakeRegistry, schema: Any, subject: str, words: str) -> None:
+def test_wrong_arguments_are_named(fake: SchemaRegistryDouble, schema: Any, subject: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         AvroSerializer(SchemaRegistry(fake.url), schema, subject=subject)
 
@@ -292,7 +292,7 @@ def test_wrong_arguments_are_named(fake: FakeRegistry, schema: Any, subject: str
 # -- schema ids in headers --------------------------------------------------------------------------------------------
 
 
-def test_schema_id_may_be_in_a_header(fake: FakeRegistry) -> None:
+def test_schema_id_may_be_in_a_header(fake: SchemaRegistryDouble) -> None:
     """test_confluent_serializers.py compares the bytes with those of confluent-kafka."""
     registry = SchemaRegistry(fake.url)
     serialize = AvroSerializer(registry, ORDER, header=True)
@@ -318,7 +318,7 @@ def test_schema_id_may_be_in_a_header(fake: FakeRegistry) -> None:
         serialize({"id": 5}, CONTEXT)
 
 
-def test_registry_without_guids_is_named(fake: FakeRegistry) -> None:
+def test_registry_without_guids_is_named(fake: SchemaRegistryDouble) -> None:
     fake.has_guids = False
     serialize = AvroSerializer(SchemaRegistry(fake.url), ORDER, header=True)
     with pytest.raises(RegistryError, match="the answer for subject t-value has no GUID, which headers need"):
@@ -327,7 +327,7 @@ def test_registry_without_guids_is_named(fake: FakeRegistry) -> None:
         SchemaRegistry(fake.url).schema(UUID(int=7))
 
 
-def test_schemas_of_a_registry_are_read_by_id_and_guid(fake: FakeRegistry) -> None:
+def test_schemas_of_a_registry_are_read_by_id_and_guid(fake: SchemaRegistryDouble) -> None:
     registry = SchemaRegistry(fake.url)
     text = json.dumps(ORDER)
     schemas = avro_schemas(registry)
