@@ -353,6 +353,8 @@ def test_terminal_shows_progress_and_ctrl_c_says_where_it_continues(
     admin.create_topics(name)
     file = tmp_path / "a.parquet"
     many_groups(file, 60_000)
+    slow.clear()
+    slow.add("delay EndTxn:3- for=2s")  # all rows would need minutes: the command is still at work at the Ctrl-C
     arguments = ("topic", "produce", name, "--from", str(file), "--once", name)
     command = [ONCELOG, *arguments, "-b", slow.bootstrap_servers]
     with closing(Terminal(command, tool.env)) as terminal:

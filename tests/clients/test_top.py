@@ -288,7 +288,7 @@ def test_unreachable_broker_is_reported_at_the_start(tool: Tool) -> None:
 def test_narrow_screen_keeps_the_most_important_columns(
     in_terminal: Callable[..., Terminal], tool: Tool, name: str
 ) -> None:
-    tool("topic", "create", name)
+    tool("topic", "create", f"{name}-{'long' * 50}")
     terminal = in_terminal("--only", "topics", columns=30, lines=12)
     terminal.wait_for("RECORDS/S")
     frame = terminal.frame()

@@ -191,13 +191,13 @@ class View:
         if "groups" in self.subjects:
             shown.append(f"groups {seen['groups'].read}/{seen['groups'].total}")
         shown.append(f"cluster {picture.cluster_id or '-'}")  # the terminal may cut the end
-        yield _line(printable("  ".join(shown)), "bold")
+        yield _cell(printable("  ".join(shown)), "bold")
         if not picture.reachable:
-            yield _line("no broker can be reached; this is the last reading", ALARM)
+            yield _cell("no broker can be reached; this is the last reading", ALARM)
         for trouble in picture.troubles[:MOST_TROUBLES]:
-            yield _line(printable(f"{trouble.about}: {trouble.text}"), WARNING)
+            yield _cell(printable(f"{trouble.about}: {trouble.text}"), WARNING)
         if len(picture.troubles) > MOST_TROUBLES:
-            yield _line(f"and {len(picture.troubles) - MOST_TROUBLES} more troubles", WARNING)
+            yield _cell(f"and {len(picture.troubles) - MOST_TROUBLES} more troubles", WARNING)
 
     def _table(self, subject: str, rows: list[Any], lines: int, width: int) -> RenderableType:
         shown = rows[:lines]
@@ -211,13 +211,14 @@ class View:
             heading = column.heading
             if index == 0 and len(shown) < len(rows):
                 heading = f"{heading} ({len(shown)} of {len(rows)})"
-            table.add_column(heading, justify=column.justify, no_wrap=True, overflow="ellipsis")
+            # A long name is cut before a number is: the table takes width from columns that may wrap (no cell does).
+            table.add_column(_cell(heading), justify=column.justify, no_wrap=column.justify == "right")
         for row in shown:
-            table.add_row(*(Text(column.cell(row)) for column in columns), style=_style(subject, row))
+            table.add_row(*(_cell(column.cell(row)) for column in columns), style=_style(subject, row))
         if lines and not rows:
             table.add_row(Text("none"), *(Text() for _ in columns[1:]), style="dim")
         return table
 
 
-def _line(text: str, style: str) -> Text:
+def _cell(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
