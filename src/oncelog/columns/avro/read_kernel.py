@@ -78,6 +78,11 @@ def _append_null(columns: Any, lengths: Any, column: int) -> int:
 @compiled
 def _is_utf8(data: Any, pos: int, end: int) -> bool:
     """Return whether bytes are UTF-8, without surrogates and overlong forms (RFC 3629)."""
+    seen = np.uint8(0)
+    for index in range(pos, end):
+        seen |= data[index]
+    if seen < 0x80:  # most text is ASCII, and this loop takes many bytes at a time
+        return True
     while pos < end:
         byte = data[pos]
         pos += 1
