@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.schema_registry import (
     SchemaRegistryClient,
+    header_schema_id_serializer,
     record_subject_name_strategy,
     topic_record_subject_name_strategy,
+    topic_subject_name_strategy,
 )
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 import oncelog.spark
+from oncelog import Producer
 from oncelog.spark.commit.errors import MisuseError
-from oncelog.spark.formats.options import field_formats
+from oncelog.spark.formats.options import field_formats, typed_options
 from oncelog.spark.option_tables import SOURCE_OPTIONS
 from oncelog.spark.options import Options
 from oncelog.testing.registry import SchemaRegistryDouble
@@ -97,6 +100,40 @@ def test_wrong_strategies_are_named(options: dict[str, str], said: str) -> None:
     with pytest.raises(MisuseError) as failed:
         resolve()
     assert said in str(failed.value)
+
+
+def test_ids_in_headers_are_those_of_confluents_serializer(
+    spark: SparkSession, server: Server, registry: SchemaRegistryDouble, topic: str
+) -> None:
+    conf = {"schema.id.serializer": header_schema_id_serializer, "subject.name.strategy": topic_subject_name_strategy}
+    serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), json.dumps(FIRST), conf=conf)
+    context = SerializationContext(topic, MessageField.VALUE, [])
+    data = serializer({"id": 1, "on": 0}, context)
+    (header,) = context.headers
+    with Producer(server.bootstrap) as producer:
+        producer.send(topic, data, headers=[("other", b"x"), header])
+        producer.send(topic, avro(registry, topic, FIRST, {"id": 2, "on": 0})[0], headers=[("other", b"x")])
+        producer.send(topic, None)
+        producer.send(topic, data, headers=[(header[0], b"nonsense")])
+        producer.flush(30)
+    options = {"subscribe": topic, "valueFormat": "avro", "schemaRegistryUrl": registry.url}
+    with_headers = {**options, "schemaIdsInHeaders": "true", "badRecords": "column"}
+    found = rows_of(batch(spark, server, **with_headers).load())
+    assert [row["value"] and row["value"]["id"] for row in found] == [1, 2, None, None]
+    assert [row["_corrupt_record"] for row in found] == [None, None, None, data]
+    assert "headers" not in found[0]
+    flat = batch(spark, server, **with_headers, flatten="true", includeHeaders="true").load()
+    assert [(row["id"], len(row["headers"] or ())) for row in rows_of(flat)] == [(1, 2), (2, 1), (None, 0), (None, 1)]
+    only_ids = batch(spark, server, **with_headers).schema("value struct<id int>").load()
+    assert sorted(row["value"]["id"] for row in only_ids.where("value is not null").collect()) == [1, 2]
+    with pytest.raises(Exception, match=f"offset 0 of {topic}-0: .*it has no schema id prefix"):
+        batch(spark, server, **options).load().collect()
+
+
+def test_ids_in_headers_need_a_registry() -> None:
+    options = {"valueFormat": "avro", "valueSchema": json.dumps(FIRST), "schemaIdsInHeaders": "true"}
+    with pytest.raises(MisuseError, match="option schemaIdsInHeaders=true needs a format avro and schemaRegistryUrl"):
+        typed_options(Options(options, SOURCE_OPTIONS))
 
 
 def test_unknown_schema_is_asked_for_once_in_a_batch(

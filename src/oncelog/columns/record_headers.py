@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.columns.fitting import plain
-from oncelog.columns.values import MAGIC, bits, joined, lengths
+from oncelog.columns.values import MAGIC, Bad, Format, bits, joined, lengths, of_headers
 
 GUID_MAGIC = 1
 """The first byte of a header with a GUID. The GUID's 16 bytes follow (Confluent's HeaderSchemaIdSerializer)."""
@@ -34,6 +34,14 @@ def schema_in_header(value: bytes) -> int | UUID:
     if len(value) == 1 + ID_SIZE and value[0] == MAGIC:
         return int.from_bytes(value[1:], "big")
     raise ValueError(f"the header with its schema id has {len(value)} bytes, {value[:20].hex()}, which are no id")
+
+
+def decoded(form: Format, field: str, rows: pa.Table | pa.RecordBatch) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:
+    """Decode the column of a field, key or value, of records; the column `headers` may have the ids of schemas."""
+    values, with_ids = joined(rows.column(field)), of_headers(form)
+    if with_ids is None or not with_ids.ids_in_headers:
+        return form.decode(values)
+    return with_ids.decode_with_ids(values, header_values(rows.column("headers"), schema_header(field)))
 
 
 def header_values(headers: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:

@@ -155,6 +155,13 @@ SOURCE_OPTIONS: dict[str, SparkOption] = {
         "3", "How often a query looks up the end offsets if brokers report lower ones than it has already read."
     ),
     "fetchOffset.retryIntervalMs": SparkOption("1000", "Pause between these attempts, in ms."),
+    "schemaIdsInHeaders": SparkOption(
+        "false",
+        (
+            "Whether ids of schemas may also be in headers, where Confluent's HeaderSchemaIdSerializer writes them. "
+            "Needs `avro` and `schemaRegistryUrl`."
+        ),
+    ),
     "flatten": SparkOption("false", "Whether the fields of a struct in `value` are columns of their own."),
     "badRecords": SparkOption(
         "fail",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.consumer.completed_fetch import unreadable_batch
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
-from oncelog.columns.record_headers import header_values, schema_header
+from oncelog.columns.record_headers import decoded
 from oncelog.columns.values import joined, of_headers, raw_of
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import TopicPartition
@@ -130,15 +130,9 @@ def _typed(
     for name, form in formats.items():
         if form is None:
             continue
-        plain = joined(table.column(name))
-        with_ids = of_headers(form)
-        if with_ids is not None and with_ids.ids_in_headers:
-            ids = header_values(table.column("headers"), schema_header(name))
-            columns[name], bad = with_ids.decode_with_ids(plain, ids)
-        else:
-            columns[name], bad = form.decode(plain)
+        columns[name], bad = decoded(form, name, table)
         if form.keep_bad:
-            columns[f"{name}_bad"] = raw_of(plain, bad)
+            columns[f"{name}_bad"] = raw_of(joined(table.column(name)), bad)
         elif bad and bad[0].row < end:
             end, worst = bad[0].row, (name, bad[0].reason)
     if worst is not None and end == 0:

@@ -7,6 +7,7 @@ import logging
 import pyarrow as pa
 
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS
+from oncelog.columns.record_headers import decoded
 from oncelog.columns.values import Bad, Format, joined, raw_of
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.formats.options import COLUMN, FAIL, FieldFormat, TypedOptions
@@ -82,7 +83,7 @@ class TypedColumns:
             if form is None:
                 columns[name] = column
                 continue
-            found, bad = form.decode(column)
+            found, bad = decoded(form, name, batch)
             if bad:
                 self._report(name, batch, bad)
             columns[CORRUPT[name]] = raw_of(column, bad) if bad else pa.nulls(len(column), pa.binary())

@@ -92,6 +92,8 @@ class FieldFormat:
     strategy: str = TOPIC
     record: str | None = None
     """The full name of the record, for the strategies that need it."""
+    ids_in_headers: bool = False
+    """Whether the ids of read values may be in headers."""
 
     def name_of(self, what: str) -> str:
         """Return the name of an option of this field, such as valueSchema for Schema."""
@@ -123,7 +125,13 @@ class FieldFormat:
                 raise MisuseError(f"option {self.option} is missing; set it if the query has a schema of its own")
             if not reading:
                 return Avro(self.schema, schema_id=self.schema_id, intervals=False)
-            form = Avro(self.schema, schemas=self._schemas(), keep_bad=keep_bad, intervals=False)
+            form = Avro(
+                self.schema,
+                schemas=self._schemas(),
+                keep_bad=keep_bad,
+                intervals=False,
+                ids_in_headers=self.ids_in_headers,
+            )
             form.framed_advice = "set option schemaRegistryUrl"
             if only is not None and form.schema is not None:
                 from oncelog.spark.formats.selection import pruned
@@ -236,6 +244,11 @@ class TypedOptions:
         """Whether rows differ from the plain columns of the source."""
         return bool(self.formats) or self.wanted is not None
 
+    @property
+    def reads_headers(self) -> bool:
+        """Whether headers are needed to read keys and values."""
+        return any(each.ids_in_headers for each in self.formats)
+
     def resolved(self, topics: list[str]) -> TypedOptions:
         """Return the options with the schemas of the registry. Raises MisuseError and SinkError."""
         return replace(self, formats=tuple(each.resolved(topics) for each in self.formats))
@@ -283,6 +296,10 @@ def _strategy(options: Options, field: str, *, framed: bool) -> tuple[str, str |
 def typed_options(options: Options) -> TypedOptions:
     """Return the checked options of the source. Raises MisuseError."""
     found = field_formats(options, reading=True)
+    if options.flag("schemaIdsInHeaders"):
+        if not any(each.registry for each in found):
+            raise MisuseError("option schemaIdsInHeaders=true needs a format avro and schemaRegistryUrl")
+        found = tuple(replace(each, ids_in_headers=each.registry is not None) for each in found)
     made = TypedOptions(found, options.choice("badRecords", BAD_RECORDS, FAIL), options.flag("flatten"))
     if made.flatten and not any(each.field == "value" and each.name in ("json", "avro") for each in found):
         raise MisuseError("option flatten=true needs valueFormat=json or avro")

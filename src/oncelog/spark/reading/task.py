@@ -128,7 +128,7 @@ class Reading:
                         partition=at.partition,
                         start_offset=position,
                         aborted=aborted if options.committed else None,
-                        include_headers=options.include_headers,
+                        include_headers=options.include_headers or options.typed.reads_headers,
                         end_offset=end,
                     )
                     reached = yield from pieces if self._convert is None else _converted(pieces, self._convert)
