@@ -64,7 +64,10 @@ class SchemaRegistry:
         elif token is not None:
             self._login = Secret(f"Bearer {token}")
         self._timeout = timeout
-        self._client = JsonClient(ssl_context or ssl.create_default_context(), MAX_ANSWER_BYTES)
+        if ssl_context is None:  # to load the system's authorities takes 30 ms, in each of Spark's tasks
+            secure = any(each.startswith("https:") for each in self._urls)
+            ssl_context = ssl.create_default_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._client = JsonClient(ssl_context, MAX_ANSWER_BYTES)
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({', '.join(self._urls)})"
