@@ -13,14 +13,12 @@ import pytest
 from confluent_kafka import DeserializingConsumer, SerializingProducer
 from confluent_kafka.schema_registry import (
     SchemaRegistryClient,
-    dual_schema_id_deserializer,
     header_schema_id_serializer,
-    prefix_schema_id_serializer,
     topic_subject_name_strategy,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer as TheirDeserializer
 from confluent_kafka.schema_registry.avro import AvroSerializer as TheirSerializer
-from confluent_kafka.schema_registry.serde import SchemaId
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.serialization import MessageField
 from confluent_kafka.serialization import SerializationContext as TheirContext
 
@@ -52,6 +50,17 @@ ORDERS: list[dict[str, Any]] = [
     {"id": 1, "note": None, "day": datetime.date(2026, 1, 2), "price": Decimal("12.50"), "tags": {}},
     {"id": -(2**62), "note": "ü", "day": datetime.date(1969, 1, 2), "price": Decimal("-0.01"), "tags": {"a": "b"}},
 ]
+JSON_SCHEMA = json.dumps(
+    {
+        "title": "Order",
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "tags": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "required": ["id"],
+    }
+)
 TOPIC_STRATEGY = {"subject.name.strategy": topic_subject_name_strategy}
 
 
@@ -214,40 +223,33 @@ def test_columns_are_written_with_guids_in_headers(
 # -- JSON Schema ------------------------------------------------------------------------------------------------------
 
 
-def test_json_columns_have_the_framing_of_json_schema(server: Server, admin: Admin, name: str) -> None:
-    """confluent-kafka's JSONSerializer needs more packages. These are the functions that frame what it has written."""
+def test_json_columns_have_the_framing_of_json_schema(
+    server: Server, admin: Admin, name: str, fake: SchemaRegistryDouble
+) -> None:
     admin.create_topics(name)
-    orders = [{"id": 2**53 + 1, "tags": {"ü": "x"}}, {"id": 2, "tags": {}}]
-    kind = pa.schema([("id", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
-    schema_id = SchemaId("JSON", 7, "89791762-2336-186f-9674-299b90a8e231")
-    for frame in (prefix_schema_id_serializer, header_schema_id_serializer):
-
-        def serialize(data: Any, context: Any, frame: Any = frame) -> bytes:
-            framed: bytes = frame(json.dumps(data).encode(), context, schema_id)
-            return framed
-
-        with Producer(server.bootstrap, value_serializer=serialize) as producer:
+    orders: list[dict[str, Any]] = [{"id": 2**53 + 1, "tags": {"ü": "x"}}, {"id": 2, "tags": {}}]
+    client = SchemaRegistryClient({"url": fake.url})
+    for strategy in (TOPIC_STRATEGY, HEADER_STRATEGY):
+        with Producer(
+            server.bootstrap, value_serializer=JSONSerializer(JSON_SCHEMA, client, conf=strategy)
+        ) as producer:
             producer.send(name, orders[0])
+    (schema_id,) = fake.schemas
+    kind = pa.schema([("id", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
     rows = pa.array([{**order, "tags": list(order["tags"].items())} for order in orders], pa.struct(kind))
     with Producer(server.bootstrap) as producer:
-        producer.send_table(name, pa.table({"value": rows}), value=Json(kind, schema_id=7)).result(30)
+        producer.send_table(name, pa.table({"value": rows}), value=Json(kind, schema_id=schema_id)).result(30)
+    wanted = [orders[0], orders[0], *orders]
     with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(name, 0)])
         found: list[Any] = []
         while len(found) < 4:
             found += next(consumer.tables(timeout=30, value=Json(kind))).column("value").to_pylist()
-    assert [{**row, "tags": dict(row["tags"])} for row in found] == [orders[0], *orders[:1], *orders]
-
-    def deserialize(data: bytes, context: Any) -> Any:
-        found_id = SchemaId("JSON")
-        found = json.load(dual_schema_id_deserializer(data, context, found_id))
-        return found_id.id, found_id.guid, found
-
+    assert [{**row, "tags": dict(row["tags"])} for row in found] == wanted
+    deserialize = JSONDeserializer(None, schema_registry_client=client, conf=TOPIC_STRATEGY)  # it checks the schema
     with Consumer(server.bootstrap, auto_offset_reset="earliest", value_deserializer=deserialize) as consumer:
         consumer.assign([(name, 0)])
-        records: list[Any] = []
-        while len(records) < 4:
-            records += [record.value for record in consumer.poll(30)]
-    assert records == [
-        (7, None, orders[0]), (None, schema_id.guid, orders[0]), (7, None, orders[0]), (7, None, orders[1]),
-    ]  # fmt: skip
+        found = []
+        while len(found) < 4:
+            found += [record.value for record in consumer.poll(30)]
+    assert found == wanted
