@@ -55,10 +55,10 @@ class Buffers:
                 kind, rows, [valid], children=[self._array(child) for child in column.children]
             )
         if t.is_list(kind):
-            ends = pa.py_buffer(part.ends[: rows + 1].astype(np.int32))
+            ends = pa.py_buffer(part.ends[: rows + 1])
             return pa.Array.from_buffers(kind, rows, [valid, ends], children=[self._array(column.children[0])])
         if t.is_map(kind):
-            ends = pa.py_buffer(part.ends[: rows + 1].astype(np.int32))
+            ends = pa.py_buffer(part.ends[: rows + 1])
             keys, items = (self._array(child) for child in column.children)
             pairs = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
             return pa.Array.from_buffers(kind, rows, [valid, ends], children=[pairs])
@@ -67,9 +67,7 @@ class Buffers:
             data = np.packbits(data, bitorder="little")
         if part.ends is None:
             return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(data)])
-        return pa.Array.from_buffers(
-            kind, rows, [valid, pa.py_buffer(part.ends[: rows + 1].astype(np.int32)), pa.py_buffer(data)]
-        )
+        return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(part.ends[: rows + 1]), pa.py_buffer(data)])
 
 
 class _Part:
@@ -83,15 +81,18 @@ class _Part:
         room = max(rows, 1) if column.counts_rows else FIRST_ITEMS
         data = 0
         if t.is_string(kind) or t.is_binary(kind):
-            self.size, data = 0, max(size, FIRST_ITEMS)
+            self.size, data = 0, min(max(size, FIRST_ITEMS), MOST_BYTES)
         elif t.is_boolean(kind):
             self.size = 1
         elif not (t.is_null(kind) or t.is_nested(kind)):
             self.size = kind.bit_width // 8
         has_ends = self.size == 0 or t.is_list(kind) or t.is_map(kind)
-        self.data = np.empty(data or max(self.size, 0) * room, np.uint8)
-        self.ends: Any = np.zeros(room + 1, np.int64) if has_ends else None
-        self.valid = np.empty(room, np.uint8)
+        self.data = _memory(data or max(self.size, 0) * room, np.uint8)
+        self.ends: Any = None
+        if has_ends:
+            self.ends = _memory(room + 1, np.int32)
+            self.ends[0] = 0
+        self.valid = _memory(room, np.uint8)
 
     def described(self) -> tuple[int, ...]:
         """Return the numbers of `operations`."""
@@ -105,7 +106,7 @@ class _Part:
             return
         self.valid = _doubled(self.valid)
         if self.ends is not None:
-            self.ends = np.concatenate([self.ends, np.zeros(len(self.valid) + 1 - len(self.ends), np.int64)])
+            self.ends = _larger(self.ends, len(self.valid) + 1)
         if self.size > 0:
             self.data = _doubled(self.data)
 
@@ -113,6 +114,15 @@ class _Part:
 def _doubled(array: Any) -> Any:
     if 2 * len(array) > MOST_BYTES:
         raise OverflowError(f"the values of a column have more than {MOST_BYTES} bytes")
-    found = np.empty(max(2 * len(array), 1), array.dtype)
+    return _larger(array, max(2 * len(array), 1))
+
+
+def _larger(array: Any, size: int) -> Any:
+    found = _memory(size, array.dtype)
     found[: len(array)] = array
     return found
+
+
+def _memory(size: int, kind: Any) -> Any:
+    """Return an array in memory of Arrow's pool, which keeps what it has got from the system."""
+    return np.frombuffer(pa.allocate_buffer(size * np.dtype(kind).itemsize), kind)

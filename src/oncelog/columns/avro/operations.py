@@ -61,7 +61,7 @@ DATA_ROOM: Final = 1
 SIZE: Final = 2
 """the bytes of a value, or 0 if they differ: then it has ends; of a struct: -1,"""
 ENDS: Final = 3
-"""the address of the ends of its values as int64, or 0,"""
+"""the address of the ends of its values as int32, or 0,"""
 VALIDITY: Final = 4
 """the address of its validity, a byte for each value,"""
 ROOM: Final = 5

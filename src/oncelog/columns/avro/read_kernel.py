@@ -38,7 +38,7 @@ def _advance(columns: Any, lengths: Any, column: int, valid: int) -> None:
     row = lengths[2 * column]
     numba.carray(pointer(columns[at + op.VALIDITY]), (row + 1,))[row] = valid
     if columns[at + op.ENDS] != 0:
-        numba.carray(int64s(columns[at + op.ENDS]), (row + 2,))[row + 1] = lengths[2 * column + 1]
+        numba.carray(int32s(columns[at + op.ENDS]), (row + 2,))[row + 1] = lengths[2 * column + 1]
     lengths[2 * column] = row + 1
 
 
