@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog import errors
 from oncelog.cli.common import connected, open_admin, open_cluster
 from oncelog.cli.lazy import examples
-from oncelog.cli.log_format import note
 from oncelog.cli.partition_tailer import (
     BEGINNING,
     END,
@@ -26,16 +22,16 @@ from oncelog.cli.partition_tailer import (
     STORED,
     Marker,
     PartitionTailer,
-    Start,
 )
 from oncelog.cli.record_format import Shown, compile_format
+from oncelog.cli.span import Span, with_span
 from oncelog.cli.value_formats import (
     FIELDS,
     Decoded,
     Decoder,
     decoders,
     expanded,
-    in_base64,
+    text_or_base64,
     with_formats,
     with_output,
 )
@@ -47,35 +43,8 @@ POLL_S = 1.0
 NO_PARTITION_S = 5.0
 """How long a member that stops at the end waits for a first partition. The group may be assigning it."""
 Printer = Callable[[Shown], None]
-NAMED = {"beginning": BEGINNING, "end": END, "stored": STORED}
 RESETS = {BEGINNING: "earliest", END: "latest", STORED: "earliest"}
 """Where a group without committed offsets begins (auto.offset.reset)."""
-
-
-class Span(NamedTuple):
-    """The values of `-o`: where to begin, and the time (ms since the epoch) before which to stop."""
-
-    start: Start = BEGINNING
-    stop_ms: int | None = None
-    is_given: bool = False
-
-
-def parse_span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Span:
-    """Parse `beginning`, `end`, `stored`, N, -N and `s@TIMESTAMP`, and in a second `-o` `e@TIMESTAMP`, as kcat does."""
-    starts, stops = [], []
-    for value in values:
-        found = re.fullmatch(r"(s@|e@)?(-?\d{1,18})", value)
-        if value in NAMED:
-            starts.append(NAMED[value])
-        elif found is None or (found[1] and found[2].startswith("-")):
-            raise click.BadParameter(f"it must be beginning, end, stored, N, -N, s@MS or e@MS, not {value!r}")
-        elif found[1] == "e@":
-            stops.append(int(found[2]))
-        else:
-            starts.append(Start(timestamp=int(found[2])) if found[1] else Start(int(found[2])))
-    if len(starts) > 1 or len(stops) > 1:
-        raise click.BadParameter("give at most one position to begin at and, with e@MS, one time to stop at")
-    return Span(starts[0] if starts else BEGINNING, stops[0] if stops else None, bool(values))
 
 
 @click.command(
@@ -87,19 +56,7 @@ def parse_span(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
     )
 )
 @click.argument("topic")
-@click.option(
-    *("-o", "--offset", "span"),
-    callback=parse_span,
-    multiple=True,
-    metavar="WHERE",
-    help="Begin at this position. Default: beginning.",
-)
-@click.option(
-    *("-p", "--partition", "partitions"),
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Read this partition only. Repeatable. Default: all partitions.",
-)
+@with_span("Read")
 @click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "-e", "--exit", "stop_at_end", is_flag=True, help="Stop at the current end instead of waiting for records."
@@ -163,22 +120,12 @@ def consume(
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
         if read_committed and stop_at_end and count is None and span.stop_ms is None:
+            from oncelog.cli.holders import note_open_transactions
+
             note_open_transactions(bootstrap, topic, partitions)
     except (KeyboardInterrupt, BrokenPipeError):  # the ordinary ends: Ctrl-C, or a closed pipe
         return 0
     return 0
-
-
-def note_open_transactions(bootstrap: str, topic: str, partitions: tuple[int, ...]) -> None:
-    """Print which transactions keep read_committed from the last records of the topic, as `topic describe` does."""
-    from oncelog.cli.holders import find_holders, sentence
-
-    with suppress(errors.KafkaError), open_admin(bootstrap) as admin:  # the records have been printed
-        (known,) = admin.describe_topics(topic)
-        asked = [each for each in known.partitions if not partitions or each.partition in partitions]
-        stable = {each.partition: each.last_stable_offset for each in asked}
-        for partition, holder in find_holders(admin, topic, asked).items():
-            note(sentence(topic, partition, stable[partition], holder))
 
 
 async def _read(
@@ -372,13 +319,3 @@ def as_json(shown: Shown) -> dict[str, Any]:
         "value": text_or_base64(shown.value),
         "headers": [[name, text_or_base64(value)] for name, value in shown.headers],
     }
-
-
-def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes as text, or as `{"base64": ...}` if they are not UTF-8."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return in_base64(data)

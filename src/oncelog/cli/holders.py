@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
-from oncelog.cli.common import moment
+from oncelog.cli.common import moment, open_admin
+from oncelog.cli.log_format import note
 from oncelog.cli.txn import FINISHED, sink_prefix
 
 if TYPE_CHECKING:
@@ -59,6 +61,16 @@ def _holder(producer_id: int, transactional_id: str | None = None, state: str | 
         "state": state,
         "since_ms": None,
     }
+
+
+def note_open_transactions(bootstrap: str, topic: str, partitions: tuple[int, ...]) -> None:
+    """Print which transactions keep read_committed from the last records of the topic, as `topic describe` does."""
+    with suppress(errors.KafkaError), open_admin(bootstrap) as admin:  # the records have been printed
+        (known,) = admin.describe_topics(topic)
+        asked = [each for each in known.partitions if not partitions or each.partition in partitions]
+        stable = {each.partition: each.last_stable_offset for each in asked}
+        for partition, holder in find_holders(admin, topic, asked).items():
+            note(sentence(topic, partition, stable[partition], holder))
 
 
 def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:

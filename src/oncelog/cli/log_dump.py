@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import click
 
 from oncelog.cli.common import formatted, show
-from oncelog.cli.consume import text_or_base64
 from oncelog.cli.internal_records import DECODERS, Decoder, decoded, decoder_of
 from oncelog.cli.lazy import LazyGroup, examples
+from oncelog.cli.value_formats import text_or_base64
 from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ProtocolError

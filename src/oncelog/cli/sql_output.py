@@ -16,7 +16,7 @@ import click
 import pyarrow as pa
 
 from oncelog.cli.common import printable
-from oncelog.cli.consume import text_or_base64
+from oncelog.cli.value_formats import text_or_base64
 
 CELL = 60
 """The most characters of a cell in a table."""

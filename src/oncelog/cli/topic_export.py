@@ -13,7 +13,6 @@ import click
 
 from oncelog import errors
 from oncelog.cli.common import connected, existing, formatted, open_cluster, show
-from oncelog.cli.consume import Span, note_open_transactions, parse_span
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
 from oncelog.cli.partition_tailer import (
@@ -24,6 +23,7 @@ from oncelog.cli.partition_tailer import (
     PartitionTailer,
 )
 from oncelog.cli.registry_settings import connect, with_registry
+from oncelog.cli.span import Span, with_span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,19 +78,7 @@ class Range(NamedTuple):
 @with_registry
 @click.option("--subject", help="Subject whose latest schema has the columns. Default: TOPIC-value.")
 @click.option("--keep-bad", is_flag=True, help="Keep values that are not in the format, in a column _value_bad.")
-@click.option(
-    *("-o", "--offset", "span"),
-    callback=parse_span,
-    multiple=True,
-    metavar="WHERE",
-    help="Begin at this position, as in `topic consume`. Default: beginning.",
-)
-@click.option(
-    *("-p", "--partition", "partitions"),
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Export this partition only. Repeatable. Default: all partitions.",
-)
+@with_span("Export")
 @click.option("--read-uncommitted", is_flag=True, help="Include records of aborted and open transactions.")
 @connected
 @formatted
@@ -111,12 +99,15 @@ def export(
 
     A folder has parts, which are files with up to a million records of one partition. Run the command again to continue
     after the last complete part: after an interrupted run, or to add the records that have arrived since.
+
+    WHERE is as in `oncelog topic consume`, except stored.
     """
     if span.start is STORED:
         raise click.UsageError("-o stored is for members of a group, which this command is not")
-    isolation = READ_UNCOMMITTED if read_uncommitted else READ_COMMITTED
-    wanted = Wanted(topic=topic, to=to, isolation=isolation, **more)
+    level = "read_uncommitted" if read_uncommitted else "read_committed"
+    wanted = Wanted(topic=topic, to=to, isolation_level=level, **more)
     wanted.check()
+    isolation = READ_UNCOMMITTED if read_uncommitted else READ_COMMITTED
     with existing(topic):
         topic_id, ranges = asyncio.run(_ranges(bootstrap, topic, partitions, span, isolation))
     if wanted.is_folder:
@@ -124,6 +115,8 @@ def export(
     else:
         rows, files = _export_file(bootstrap, wanted, ranges), [to]
     if span.stop_ms is None and not read_uncommitted:
+        from oncelog.cli.holders import note_open_transactions
+
         note_open_transactions(bootstrap, topic, partitions)
     if form == "json":
         show({"topic": topic, "records": rows, "files": files}, form)
@@ -134,7 +127,7 @@ class Wanted(NamedTuple):
 
     topic: str
     to: str
-    isolation: int
+    isolation_level: str
     file_format: str | None
     value_format: str | None
     key_format: str | None
@@ -222,7 +215,7 @@ def _tables(
             )
 
 
-def _consumer(bootstrap: str, isolation: int) -> Consumer:
+def _consumer(bootstrap: str, isolation_level: str) -> Consumer:
     from oncelog import Consumer
     from oncelog.cli.client_settings import client_settings
 
@@ -231,7 +224,7 @@ def _consumer(bootstrap: str, isolation: int) -> Consumer:
         client_settings(),
         client_id="oncelog-cli",
         auto_offset_reset="none",  # records that are gone are an error
-        isolation_level="read_committed" if isolation == READ_COMMITTED else "read_uncommitted",
+        isolation_level=isolation_level,
     )
 
 
@@ -269,7 +262,7 @@ def _export_file(bootstrap: str, wanted: Wanted, ranges: list[Range]) -> int:
     from oncelog.cli.tables.progress import progress
 
     rows = 0
-    with _consumer(bootstrap, wanted.isolation) as consumer:
+    with _consumer(bootstrap, wanted.isolation_level) as consumer:
         columns, _ = _columns(consumer, wanted, ranges, None)
         with (
             open_output(wanted.to, wanted.form(), columns.schema()) as output,
@@ -290,10 +283,9 @@ def _export_folder(
     from oncelog.cli.tables.progress import progress
 
     value, key = wanted.formats()
-    isolation = "read_committed" if wanted.isolation == READ_COMMITTED else "read_uncommitted"
-    exported = Exported(wanted.topic, topic_id, wanted.form(), value, key, wanted.keep_bad, isolation)
+    exported = Exported(wanted.topic, topic_id, wanted.form(), value, key, wanted.keep_bad, wanted.isolation_level)
     rows, files = 0, []
-    with closing(Folder(wanted.to, exported)) as folder, _consumer(bootstrap, wanted.isolation) as consumer:
+    with closing(Folder(wanted.to, exported)) as folder, _consumer(bootstrap, wanted.isolation_level) as consumer:
         left = list(_left(wanted.topic, folder, ranges, continues=continues))
         columns, kind = _columns(consumer, wanted, left, folder.kind)
         if kind is not None and kind != folder.kind:

@@ -90,6 +90,16 @@ def in_base64(data: bytes) -> dict[str, str]:
     return {"base64": base64.b64encode(data).decode()}
 
 
+def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes as text, or as `{"base64": ...}` if they are not UTF-8."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return in_base64(data)
+
+
 def _decoder(read: Callable[[bytes], Any]) -> Decoder:
     def decode(data: bytes) -> Decoded:
         try:
