@@ -179,6 +179,16 @@ async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
         yield cluster
 
 
+def duration(given: str | int) -> int:
+    """Return an ISO 8601 duration such as PT1H in ms, and a default as it is: the `type` of an option."""
+    from oncelog.client.records import milliseconds
+
+    try:
+        return given if isinstance(given, int) else milliseconds(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
     """Parse the `KEY=VALUE` texts of an option. Raises UsageError."""
     found = {}

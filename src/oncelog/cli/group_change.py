@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import confirm, confirmed, connected, existing, formatted, open_admin, show
+from oncelog.cli.common import confirm, confirmed, connected, duration, existing, formatted, open_admin, show
 from oncelog.cli.lazy import examples
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ topics_option = click.option(
     help="Seek to the first record at or after this time, for example 2026-11-21T07:00:00.000 (UTC) or "
     "2026-11-21T09:00:00.000+02:00.",
 )
-@click.option("--by-duration", metavar="ISO", help="Seek to the first record not older than this: P1DT2H30M.")
+@click.option(
+    "--by-duration", type=duration, metavar="ISO", help="Seek to the first record not older than this: P1DT2H30M."
+)
 @click.option("--shift-by", type=int, metavar="N", help="Move each offset by N. A negative N moves it back.")
 @click.option("--execute", is_flag=True, help="Change the offsets. Without this, only print the change.")
 @connected
@@ -57,7 +59,7 @@ def seek(
     to_current: bool,
     to_offset: int | None,
     to_datetime: str | None,
-    by_duration: str | None,
+    by_duration: int | None,
     shift_by: int | None,
     execute: bool,
     bootstrap: str,
@@ -81,7 +83,7 @@ def seek(
     if to_datetime is not None:
         choices["--to-datetime"] = calls.Target(timestamp=_parse_time(to_datetime))
     if by_duration is not None:
-        choices["--by-duration"] = calls.Target(timestamp=_now_ms() - _duration_ms(by_duration))
+        choices["--by-duration"] = calls.Target(timestamp=_now_ms() - by_duration)
     if shift_by is not None:
         choices["--shift-by"] = calls.Target(shift=shift_by)
     if len(choices) != 1:
@@ -174,12 +176,3 @@ def _parse_time(text: str) -> int:
     except ValueError:
         raise click.UsageError(f"--to-datetime takes a time such as 2026-11-21T07:00:00.000, not {text!r}") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _duration_ms(text: str) -> int:
-    from oncelog.client.records import milliseconds
-
-    try:
-        return milliseconds(text)
-    except ValueError as error:
-        raise click.UsageError(f"--by-duration: {error}") from None

@@ -99,7 +99,7 @@ def produce(
     offsets.retention.minutes (a week), or if the topic is deleted.
     """
     file = FileOptions(**of_file)
-    file.require_file()
+    file.check()
     pairs = [_header(text) for text in headers]
     _require_compatible(transactional_id, acks, idempotence, retries, file.once)
     options = _options(

@@ -44,35 +44,18 @@ class FileOptions(NamedTuple):
     register: bool
     once: str | None
 
-    def require_file(self) -> None:
-        """Raise UsageError if an option is given that needs `--from`."""
-        given = {
-            "--file-format": self.file_format,
-            "--key": self.key,
-            "--timestamp": self.timestamp,
-            "--type": self.types,
-            "--value-format": self.value_format,
-            "--registry": self.registry,
-            "--schema": self.schema,
-            "--subject": self.subject,
-            "--register": self.register,
-            "--once": self.once,
-        }
-        for name, value in given.items():
-            if value and self.path is None:
-                raise click.UsageError(f"{name} needs --from FILE")
+    def check(self) -> None:
+        """Raise UsageError if an option is given without the one that it needs."""
+        if self.path is None:
+            self._refuse(self._fields[1:], "--from FILE")
+        if self.value_format != "avro":
+            self._refuse(("registry", "schema", "subject", "register"), "--value-format avro")
 
-    def require_avro(self) -> None:
-        """Raise UsageError if an option is given that needs `--value-format avro`."""
-        given = {
-            "--registry": self.registry,
-            "--schema": self.schema,
-            "--subject": self.subject,
-            "--register": self.register,
-        }
-        for name, value in given.items():
-            if value and self.value_format != "avro":
-                raise click.UsageError(f"{name} needs --value-format avro")
+    def _refuse(self, fields: tuple[str, ...], needed: str) -> None:
+        for field in fields:
+            if getattr(self, field):
+                name = "type" if field == "types" else field.replace("_", "-")
+                raise click.UsageError(f"--{name} needs {needed}")
 
 
 def with_file(command: Command) -> Command:
@@ -174,7 +157,6 @@ def send_file(
     """Send the rows of the file. Raises UsageError, ClickException and the errors of a producer."""
     from oncelog import Producer
 
-    given.require_avro()
     work = _prepared(topic, given, partition, headers)
     if given.once is not None:
         return _send_once(bootstrap, work, given.once, producer_options)

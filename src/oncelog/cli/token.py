@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog import errors
-from oncelog.cli.common import connected, formatted, moment, open_admin, show
+from oncelog.cli.common import connected, duration, formatted, moment, open_admin, show
 from oncelog.cli.lazy import LazyGroup, examples
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from oncelog.client.admin.tokens import DelegationToken
 
 COLUMNS = ("token_id", "owner", "requester", "renewers", "issued", "expires", "max")
+NO_TIME = -1
+"""The duration in a request if none is given."""
 _TIMES = {"issued": "issued_ms", "expires": "expires_ms", "max": "max_ms"}
 
 token = LazyGroup(
@@ -28,18 +30,6 @@ token = LazyGroup(
         "list": ("oncelog.cli.token:list_tokens", "List tokens."),
     },
 )
-
-
-def _duration(_context: click.Context, option: click.Parameter, given: str | None) -> int:
-    """Return a duration of ISO 8601 in ms, or -1 if it is not given."""
-    from oncelog.client.records import milliseconds
-
-    if given is None:
-        return -1
-    try:
-        return int(milliseconds(given))
-    except ValueError as error:
-        raise click.BadParameter(f"{error}", param=option) from None
 
 
 def _rows(tokens: Iterable[DelegationToken], form: str) -> list[dict[str, Any]]:
@@ -87,7 +77,8 @@ def _found(admin: Admin, token_id: str) -> DelegationToken:
 )
 @click.option(
     "--max-lifetime",
-    callback=_duration,
+    type=duration,
+    default=NO_TIME,
     metavar="ISO",
     help="The token cannot be renewed for longer than this, such as P2D. Default: as long as the broker allows.",
 )
@@ -117,7 +108,11 @@ def _change(
 @click.command(epilog=examples("oncelog token renew TOKEN_ID", "oncelog token renew TOKEN_ID --period PT1H"))
 @click.argument("token_id")
 @click.option(
-    "--period", callback=_duration, metavar="ISO", help="Expire this long after now. Default: the broker's setting."
+    "--period",
+    type=duration,
+    default=NO_TIME,
+    metavar="ISO",
+    help="Expire this long after now. Default: the broker's setting.",
 )
 @connected
 @formatted
@@ -128,7 +123,9 @@ def renew(token_id: str, period: int, bootstrap: str, form: str) -> None:
 
 @click.command(epilog=examples("oncelog token expire TOKEN_ID", "oncelog token expire TOKEN_ID --period PT10M"))
 @click.argument("token_id")
-@click.option("--period", callback=_duration, metavar="ISO", help="Expire this long after now. Default: at once.")
+@click.option(
+    "--period", type=duration, default=NO_TIME, metavar="ISO", help="Expire this long after now. Default: at once."
+)
 @connected
 @formatted
 def expire(token_id: str, period: int, bootstrap: str, form: str) -> None:

@@ -20,7 +20,7 @@ from oncelog.cli.tables.inputs import InputFile, open_input
 from oncelog.cli.tables.outputs import UNFINISHED, open_output
 from oncelog.cli.tables.parts import Exported, Folder, Part
 from oncelog.cli.tables.position import Run, rows_sent
-from oncelog.cli.tables.schemas import avro_schema, column_types, merged
+from oncelog.cli.tables.schemas import avro_schema, column_types, type_of_documents
 from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.columns.avro.format import Avro
 
@@ -100,11 +100,11 @@ def test_file_that_changes_or_is_replaced_is_an_error(tmp_path: Path) -> None:
 
 
 def test_types_of_json_become_wider() -> None:
-    first = pa.array([{"a": 1, "b": None}]).type
-    both = merged(first, pa.array([{"a": 1.5, "c": [{"d": 1}]}, {"b": "x"}]).type)
+    first = type_of_documents([{"a": 1, "b": None}], None)
+    both = type_of_documents([{"a": 1.5, "c": [{"d": 1}]}, {"b": "x"}], first)
     assert both == pa.array([{"a": 1.5, "b": "x", "c": [{"d": 1}]}]).type
     with pytest.raises(pa.ArrowException):
-        merged(both, pa.array([{"a": "x"}]).type)
+        type_of_documents([{"a": "x"}], both)
 
 
 @pytest.mark.parametrize(

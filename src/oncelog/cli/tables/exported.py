@@ -13,7 +13,7 @@ import click
 import pyarrow as pa
 
 from oncelog import errors
-from oncelog.cli.tables.schemas import merged
+from oncelog.cli.tables.schemas import type_of_documents
 from oncelog.cli.tables.values import chunks
 from oncelog.client.serialization.plain import split_frame
 from oncelog.columns.decode import SCHEMA_WITH_HEADERS
@@ -138,7 +138,7 @@ def type_of_json(
         if not documents:
             continue
         try:
-            known = merged(known, pa.array(documents).type)
+            known = type_of_documents(documents, known)
         except (pa.ArrowException, OverflowError) as error:
             text = " ".join(str(error).split())
             raise click.ClickException(

@@ -16,16 +16,12 @@ ANY_TYPES = "permissive"
 """How Arrow merges the types of two batches: null with any type, and numbers with wider numbers."""
 
 
-def type_of_documents(documents: list[Any], known: pa.DataType | None = None) -> pa.DataType:
-    """Return the type that holds these JSON values and those of type `known`. Raises ArrowException."""
-    return merged(known, pa.array(documents).type)
-
-
-def merged(known: pa.DataType | None, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both. Raises ArrowException if there is none."""
+def type_of_documents(documents: list[Any], known: pa.DataType | None) -> pa.DataType:
+    """Return the type that holds these JSON values and those of type `known`. Raises ArrowException if none does."""
+    found = pa.array(documents).type
     if known is None:
-        return other
-    schemas = [pa.schema([("v", each)]) for each in (known, other)]
+        return found
+    schemas = [pa.schema([("v", each)]) for each in (known, found)]
     return pa.unify_schemas(schemas, promote_options=ANY_TYPES).field("v").type
 
 
