@@ -24,7 +24,7 @@ from oncelog.console import formats
 from oncelog.console.addresses import ACTIONS, PAGES, Act
 from oncelog.console.events import EventStream
 from oncelog.console.guard import COOKIE, HEADERS, Guard, RefusedError
-from oncelog.console.model import Actor, Page, Trouble, View, trouble_of
+from oncelog.console.model import Actor, Page, PageError, View, page_error_of
 from oncelog.console.rendering import Renderer
 from oncelog.console.watches import Snapshot, TooManyError, Watches
 from oncelog.watch.asking import texts
@@ -111,8 +111,8 @@ def make_app(console: Console) -> ASGIApp:
     async def failed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         headings = {404: "There is no such page", 405: "This address does not take this request"}
-        return _trouble(
-            console, request.url.path, Trouble(error.status_code, headings.get(error.status_code, "Error"), "")
+        return _error_page(
+            console, request.url.path, PageError(error.status_code, headings.get(error.status_code, "Error"), "")
         )
 
     return Starlette(
@@ -154,8 +154,8 @@ class _Guarded:
                     raise RefusedError(401, "Log in first.")
                 app = RedirectResponse("/login?" + urlencode({"next": target.rstrip("?")}), 303)
         except RefusedError as refusal:
-            app = _trouble(
-                self._console, path, Trouble(refusal.status, "The console refuses this request", refusal.text)
+            app = _error_page(
+                self._console, path, PageError(refusal.status, "The console refuses this request", refusal.text)
             )
         await app(scope, receive, send_with_headers)
 
@@ -189,7 +189,7 @@ def _page(console: Console, loader: Loader) -> Callable[[Request], Awaitable[Res
             await asyncio.wait((first,), timeout=FIRST_PAINT_S if soon else None)
             state = first.result() if first.done() else None
         except TooManyError as error:
-            return _trouble(console, request.url.path, Trouble(503, "The console is busy", str(error)))
+            return _error_page(console, request.url.path, PageError(503, "The console is busy", str(error)))
         return _document(console, request, state)
 
     return endpoint
@@ -204,25 +204,25 @@ def _document(console: Console, request: Request, state: Snapshot | None) -> Res
         return HTMLResponse(document)
     notice = console.renderer.notice(state)
     if state.page is None:
-        assert state.trouble is not None
-        text = console.renderer.document(state.trouble.heading, notice, path, live=state.trouble.status >= 500)
-        return HTMLResponse(text, state.trouble.status)
+        assert state.page_error is not None
+        text = console.renderer.document(state.page_error.heading, notice, path, live=state.page_error.status >= 500)
+        return HTMLResponse(text, state.page_error.status)
     live = state.page.live
     more = {"at_ms": state.at_ms, "cost": console.cost(), "json_query": json_query}
     return HTMLResponse(console.renderer.document(state.page.title, state.html, path, notice=notice, live=live, **more))
 
 
 def _json(state: Snapshot) -> Response:
-    trouble = state.trouble
-    error = None if trouble is None else {"heading": trouble.heading, "text": trouble.text, "advice": trouble.advice}
+    failed = state.page_error
+    error = None if failed is None else {"heading": failed.heading, "text": failed.text, "advice": failed.advice}
     shown = {} if state.page is None else state.page.as_json()
-    status = trouble.status if trouble is not None and state.page is None else 200
+    status = failed.status if failed is not None and state.page is None else 200
     return JSONResponse({"at_ms": state.at_ms, "error": error, **shown}, status)
 
 
-def _trouble(console: Console, path: str, trouble: Trouble) -> HTMLResponse:
-    content = console.renderer.trouble(trouble)
-    return HTMLResponse(console.renderer.document(trouble.heading, content, path), trouble.status)
+def _error_page(console: Console, path: str, page_error: PageError) -> HTMLResponse:
+    content = console.renderer.error(page_error)
+    return HTMLResponse(console.renderer.document(page_error.heading, content, path), page_error.status)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -248,18 +248,18 @@ def _action(console: Console, act: Act) -> Callable[[Request], Awaitable[Respons
             async with asyncio.timeout(ACTION_TIMEOUT_S):
                 target = await act(console.actor, dict(request.path_params), form)
         except RefusedError as refusal:
-            return _trouble(console, path, Trouble(refusal.status, "Nothing was changed", refusal.text))
+            return _error_page(console, path, PageError(refusal.status, "Nothing was changed", refusal.text))
         except TimeoutError:
             text = f"The brokers have not answered within {ACTION_TIMEOUT_S:g} s, so the outcome is not known."
-            return _trouble(console, path, Trouble(504, "The outcome is not known", text))
+            return _error_page(console, path, PageError(504, "The outcome is not known", text))
         except errors.OncelogError as error:
-            return _trouble(console, path, trouble_of(error))
+            return _error_page(console, path, page_error_of(error))
         except HTTPException:
             raise
         except Exception:
             log.exception("an action has failed")
             text = "The log of the console has the reason. Whether something was changed is not known."
-            return _trouble(console, path, Trouble(500, "The console has failed", text))
+            return _error_page(console, path, PageError(500, "The console has failed", text))
         finally:
             console.watches.forget()
         return RedirectResponse(target, 303)
@@ -275,7 +275,7 @@ def _login(console: Console) -> Callable[[Request], Awaitable[Response]]:
             try:
                 token = (await _form(request)).get("token", "")
             except RefusedError as refusal:
-                return _trouble(console, "/login", Trouble(refusal.status, "Not logged in", refusal.text))
+                return _error_page(console, "/login", PageError(refusal.status, "Not logged in", refusal.text))
             if console.guard.knows(token.strip()):
                 answer = RedirectResponse(_own_address(following), 303)
                 secure = request.url.scheme == "https"

@@ -22,7 +22,7 @@ QUIET_S = 15.0
 
 
 class EventStream(Response):
-    """Stream the events of an address until the browser leaves. `notice` returns a trouble as HTML,
+    """Stream the events of an address until the browser leaves. `notice` returns an error as HTML,
     and `cost` what the console costs."""
 
     media_type = "text/event-stream"

@@ -139,7 +139,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PageError:
     """Why a page cannot be loaded: the HTTP status, the heading of the page that says so, and sentences."""
 
     status: int
@@ -177,17 +177,17 @@ def _sentence(error: errors.KafkaError) -> str:
     return f"{error.message} ({error.code.name})."
 
 
-def trouble_of(error: errors.OncelogError) -> Trouble:
+def page_error_of(error: errors.OncelogError) -> PageError:
     """Return what to tell a person about an error of the client."""
     if not isinstance(error, errors.KafkaError):
-        return Trouble(400, "This cannot be shown", str(error))
+        return PageError(400, "This cannot be shown", str(error))
     text = _sentence(error)
     if error.code in _MISSING:
-        return Trouble(404, _MISSING[error.code], text, error.advice)
+        return PageError(404, _MISSING[error.code], text, error.advice)
     for kind, status, heading in _HEADINGS:
         if isinstance(error, kind):
-            return Trouble(status, heading, text, error.advice)
-    return Trouble(502, "The broker rejected a request", text, error.advice)
+            return PageError(status, heading, text, error.advice)
+    return PageError(502, "The broker rejected a request", text, error.advice)
 
 
 _MISSING = {

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from oncelog.console import formats
-from oncelog.console.model import Page, Trouble
+from oncelog.console.model import Page, PageError
 from oncelog.console.watches import Snapshot
 
 NAVIGATION = (
@@ -72,17 +72,17 @@ class Renderer:
             **parts, notice=Markup(notice), **{**absent, **self._frame, **more}
         )
 
-    def trouble(self, trouble: Trouble) -> str:
+    def error(self, page_error: PageError) -> str:
         """Return the content of a page that says why there is no other."""
-        return self._templates.get_template("trouble.html").render(trouble=trouble)
+        return self._templates.get_template("error.html").render(page_error=page_error)
 
     def notice(self, state: Snapshot) -> str:
         """Return the line above a page that is out of date, or nothing."""
-        if state.trouble is None:
+        if state.page_error is None:
             return ""
         if state.page is None:
-            return self.trouble(state.trouble)
-        return self._templates.get_template("notice.html").render(trouble=state.trouble, at_ms=state.at_ms)
+            return self.error(state.page_error)
+        return self._templates.get_template("notice.html").render(page_error=state.page_error, at_ms=state.at_ms)
 
     def part(self, template: str, **values: Any) -> str:
         """Return the HTML of another template of the package."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oncelog import errors
-from oncelog.console.model import Page, Trouble, trouble_of
+from oncelog.console.model import Page, PageError, page_error_of
 
 log = logging.getLogger("oncelog.console")
 
@@ -37,9 +37,9 @@ LOAD_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state of an address: its page and the HTML of its content, or a trouble. `number` grows with each state.
+    """A state of an address: its page and the HTML of its content, or why it has none. `number` grows with each state.
 
-    After a failed load, `trouble` comes with the last page that was loaded, if there is one, at the loop's time `at`.
+    After a failed load, `page_error` comes with the last page that was loaded, if any, at the loop's time `at`.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Snapshot:
     at_ms: int
     page: Page | None
     html: str
-    trouble: Trouble | None = None
+    page_error: PageError | None = None
 
 
 Load = Callable[[dict[str, Any]], Awaitable[Page]]
@@ -97,7 +97,7 @@ class Watches:
             async with watch.lock:
                 latest = watch.latest
                 if latest is not None:
-                    recent = latest.trouble is None and _time() - latest.at <= SHARED_S
+                    recent = latest.page_error is None and _time() - latest.at <= SHARED_S
                     if recent or latest.at >= asked:
                         return latest
                 return await self._refresh(watch)
@@ -177,7 +177,7 @@ class Watches:
             begun = _time()
             async with watch.lock:
                 latest = watch.latest
-                if latest is None or latest.trouble is not None or begun - latest.at >= INTERVAL_S:
+                if latest is None or latest.page_error is not None or begun - latest.at >= INTERVAL_S:
                     latest = await self._refresh(watch)
             took = _time() - begun
             rest = min(max(INTERVAL_S, REST * took), LONGEST_REST_S)
@@ -187,21 +187,21 @@ class Watches:
         """Load the page, and give its state to the viewers if it differs from the last one."""
         before = watch.latest
         async with self._turn:
-            page, html, trouble = await self._loaded(watch)
+            page, html, page_error = await self._loaded(watch)
         if page is None and before is not None:
             page, html = before.page, before.html
         now, now_ms = _time(), self._now_ms()
-        same = before is not None and before.html == html and before.trouble == trouble
-        if trouble is not None and before is not None and before.page is not None:
+        same = before is not None and before.html == html and before.page_error == page_error
+        if page_error is not None and before is not None and before.page is not None:
             now_ms = before.at_ms  # the time of what is still shown
         number = 1 if before is None else before.number + (not same)
-        watch.latest = Snapshot(number, now, now_ms, page, html, trouble)
+        watch.latest = Snapshot(number, now, now_ms, page, html, page_error)
         if not same:
             woken, watch.changed = watch.changed, asyncio.Event()
             woken.set()
         return watch.latest
 
-    async def _loaded(self, watch: Watch) -> tuple[Page | None, str, Trouble | None]:
+    async def _loaded(self, watch: Watch) -> tuple[Page | None, str, PageError | None]:
         """Return a page and its HTML, or why there is none."""
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
@@ -209,13 +209,13 @@ class Watches:
             return page, self._render(page), None
         except TimeoutError:
             text = f"The brokers have not answered within {LOAD_TIMEOUT_S:g} s."
-            return None, "", Trouble(503, "The brokers do not answer", text)
+            return None, "", PageError(503, "The brokers do not answer", text)
         except errors.OncelogError as error:
-            return None, "", trouble_of(error)
+            return None, "", page_error_of(error)
         except Exception:
             log.exception("a page cannot be shown")
             watch.memory.clear()
-            return None, "", Trouble(500, "The console has failed", "Its log has the reason.")
+            return None, "", PageError(500, "The console has failed", "Its log has the reason.")
 
 
 def _time() -> float:

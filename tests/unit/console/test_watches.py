@@ -75,11 +75,11 @@ def test_failed_load_keeps_the_page_and_says_so(source: Source, error: Exception
 
     state = asyncio.run(run())
     assert state.html == "page 1"
-    assert state.trouble is not None
-    assert state.trouble.status in (500, 503)
+    assert state.page_error is not None
+    assert state.page_error.status in (500, 503)
 
 
-def test_page_that_cannot_be_rendered_is_a_trouble(source: Source) -> None:
+def test_page_that_cannot_be_rendered_is_an_error(source: Source) -> None:
     def render(page: Page) -> str:
         raise KeyError(page.title)
 
@@ -88,8 +88,8 @@ def test_page_that_cannot_be_rendered_is_a_trouble(source: Source) -> None:
 
     state = asyncio.run(run())
     assert state.page is None
-    assert state.trouble is not None
-    assert state.trouble.status == 500
+    assert state.page_error is not None
+    assert state.page_error.status == 500
 
 
 def test_addresses_and_viewers_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
