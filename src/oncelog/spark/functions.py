@@ -17,7 +17,9 @@ from pyspark.sql import functions as spark
 from pyspark.sql.pandas.types import from_arrow_type
 
 from oncelog.spark.commit.errors import MisuseError, SinkError
-from oncelog.spark.formats.options import BAD_RECORDS, COLUMN, FAIL, FieldFormat, registry_options
+from oncelog.spark.formats.field import FieldFormat
+from oncelog.spark.formats.options import BAD_RECORDS, COLUMN, FAIL
+from oncelog.spark.formats.registry import REGISTRY_OPTIONS, registry_options
 from oncelog.spark.options import Options
 from oncelog.spark.user_errors import translate_batches, translate_errors
 
@@ -26,16 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["from_confluent_avro", "to_confluent_avro"]
 
-REGISTRY: Final = (
-    "schemaRegistryUrl",
-    "schemaRegistryUsername",
-    "schemaRegistryPassword",
-    "schemaRegistryToken",
-    "schemaRegistryCaFile",
-    "schemaRegistryTimeoutMs",
-)
-READING: Final = (*REGISTRY, "badRecords")
-WRITING: Final = (*REGISTRY, "autoRegister")
+READING: Final = (*REGISTRY_OPTIONS, "badRecords")
+WRITING: Final = (*REGISTRY_OPTIONS, "autoRegister")
 
 
 @translate_errors
@@ -109,7 +103,7 @@ class _Given:
 
 
 def _decoded(batches: Iterator[pa.Array], form: FieldFormat, kind: pa.DataType, bad: str) -> Iterator[pa.Array]:
-    from oncelog.columns.values import joined
+    from oncelog.spark.formats.columns import as_spark
 
     reader = form.converter(reading=True, keep_bad=bad != FAIL)
     for batch in batches:
@@ -119,8 +113,7 @@ def _decoded(batches: Iterator[pa.Array], form: FieldFormat, kind: pa.DataType, 
                 f"from_confluent_avro cannot read a value: {wrong[0].reason.rstrip('. ')}. To read such values as "
                 "null, set badRecords='null'"
             )
-        whole = joined(found)
-        yield whole if whole.type == kind else whole.cast(kind, safe=False)
+        yield as_spark(found, kind)
 
 
 def _encoded(batches: Iterator[pa.Array], form: FieldFormat) -> Iterator[pa.Array]:

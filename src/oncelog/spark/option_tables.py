@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 DEFAULT_BOOTSTRAP_MS = 30_000
 """How long the driver waits for the first response of a broker. Later calls have kafka.default.api.timeout.ms."""
+DEFAULT_REGISTRY_MS = 10_000
+"""How long a request to the schema registry may take, with its retries."""
 
 
 class SparkOption(NamedTuple):
@@ -74,7 +76,8 @@ SHARED_OPTIONS: dict[str, SparkOption] = {
         "", "PEM file with the authorities that the registry's certificate is checked with."
     ),
     "schemaRegistryTimeoutMs": SparkOption(
-        "10000", "How long a request to the registry may take, with its retries, in ms. Then the query fails."
+        str(DEFAULT_REGISTRY_MS),
+        "How long a request to the registry may take, with its retries, in ms. Then the query fails.",
     ),
     "bootstrapTimeoutMs": SparkOption(
         str(DEFAULT_BOOTSTRAP_MS), "How long the driver waits until a first broker answers, in ms."

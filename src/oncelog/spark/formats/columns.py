@@ -10,7 +10,8 @@ from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS
 from oncelog.columns.record_headers import decoded
 from oncelog.columns.values import Bad, Format, joined, raw_of
 from oncelog.spark.commit.errors import MisuseError, SinkError
-from oncelog.spark.formats.options import COLUMN, FAIL, FieldFormat, TypedOptions
+from oncelog.spark.formats.field import FieldFormat
+from oncelog.spark.formats.options import COLUMN, FAIL, TypedOptions
 from oncelog.spark.formats.selection import selected
 
 log = logging.getLogger("oncelog.spark")
@@ -87,9 +88,8 @@ class TypedColumns:
             if bad:
                 self._report(name, batch, bad)
             columns[CORRUPT[name]] = raw_of(column, bad) if bad else pa.nulls(len(column), pa.binary())
-            whole = joined(found)
             kind = self._kinds[name]
-            whole = whole if whole.type == kind else whole.cast(kind, safe=False)
+            whole = as_spark(found, kind)
             if self._flattens(name):
                 columns.update(zip((field.name for field in kind), whole.flatten(), strict=True))
             else:
@@ -134,3 +134,9 @@ def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
     if t.is_decimal256(kind):
         raise MisuseError(f"{path}: Spark has no decimal of more than 38 digits")
     return kind
+
+
+def as_spark(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """Return decoded values as one array of this `spark_type`."""
+    whole = joined(values)
+    return whole if whole.type == kind else whole.cast(kind, safe=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from oncelog.spark.commit.errors import MisuseError
-from oncelog.spark.formats.options import FieldFormat
+from oncelog.spark.formats.field import FieldFormat
 
 
 def encoded(

@@ -10,7 +10,8 @@ from typing import Any
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import check_prefix, decision_topic
 from oncelog.spark.commit.ownership import Permission
-from oncelog.spark.formats.options import FieldFormat, field_formats
+from oncelog.spark.formats.field import FieldFormat
+from oncelog.spark.formats.options import field_formats
 from oncelog.spark.option_tables import DEFAULT_BOOTSTRAP_MS, SINK_OPTIONS, SOURCE_OPTIONS
 from oncelog.spark.options import Options
 

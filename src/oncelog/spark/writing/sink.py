@@ -22,7 +22,7 @@ from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.formats.options import FieldFormat
+from oncelog.spark.formats.field import FieldFormat
 from oncelog.spark.option_tables import SINK
 from oncelog.spark.options import reach, warn_of_unused, warn_once
 from oncelog.spark.user_errors import translate_errors
