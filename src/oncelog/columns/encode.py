@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from oncelog.columns.fitting import plain
 from oncelog.columns.native import kernel
+from oncelog.columns.record_headers import header_parts
 from oncelog.columns.signatures import TOO_SMALL, at, at_binary
-from oncelog.columns.values import lengths, numbers, valid_bits
+from oncelog.columns.values import buffers, numbers, valid_bits
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.records import HEADER_SIZE, put_header
 
@@ -189,15 +190,8 @@ class _Column:
             self.ends = np.arange(array.offset, array.offset + self.rows + 1, dtype=np.int64) * array.type.byte_width
             data = array.buffers()[1]
             self.data = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
-            return
-        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-        _, ends, data = array.buffers()
-        if ends is None or self.rows == 0:
-            self.ends, self.data = np.zeros(self.rows + 1, np.int64), _NO_BYTES
-            return
-        all_ends = np.frombuffer(ends, np.int64 if wide else np.int32)
-        self.ends = all_ends[array.offset : array.offset + self.rows + 1].astype(np.int64)
-        self.data = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+        else:
+            self.ends, self.data = buffers(array)
 
     def at(self) -> tuple[int, ...]:
         """Return the column as arguments of a kernel."""
@@ -211,20 +205,10 @@ class _Headers:
         if column is None:
             self.rows, self.names, self.values = _NO_ENDS, _Column(None, ""), _Column(None, "")
             return
-        array = plain(_single_array(column))
-        if pa.types.is_map(array.type):
-            pair = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
-            array = array.cast(pa.list_(pair))
-        listed = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
-        pairs = array.type.value_type if listed else None
-        if pairs is None or not pa.types.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
-            raise TypeError(f"the column headers must be a list of structs (key, value), not {array.type}")
-        self.rows = np.zeros(len(array) + 1, np.int64)
-        np.cumsum(lengths(array), out=self.rows[1:])
-        fields = array.flatten().flatten()  # in the order of the type, which may be (value, key)
-        self.names, self.values = (
-            _Column(fields[pairs.get_field_index(name)], f"headers.{name}") for name in ("key", "value")
-        )
+        counts, names, values = header_parts(column)
+        self.rows = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=self.rows[1:])
+        self.names, self.values = _Column(names, "headers.key"), _Column(values, "headers.value")
         if not self.names.valid.all():
             row = int(np.searchsorted(self.rows, np.argmin(self.names.valid), "right")) - 1
             raise ValueError(f"column headers: a header of row {row} has no key")

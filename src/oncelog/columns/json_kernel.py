@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from oncelog.columns.json_nodes import CODES, DECIMAL, LIST, MANY_DIGITS, MAP, NO_NUMBER, NO_OBJECT, NOT_JSON, STRUCT
-from oncelog.columns.kernels import compiled, copy
+from oncelog.columns.kernels import compiled, copy, inlined
 
 _VALUE, _FIRST, _NAME, _AFTER = 0, 1, 2, 3
 _MOST_EXPONENT = 1 << 40
@@ -300,8 +300,29 @@ def _put_name(
     return name_end + 1, pos + 1, node
 
 
+@inlined
+def _put_byte(out: Any, pos: int, byte: int) -> int:
+    out[pos] = byte
+    return pos + 1
+
+
+@inlined
+def _put_whole(data: Any, index: int, end: int, shape: Any, node: int, out: Any, pos: int) -> tuple[int, int, int]:
+    """Write a value whose parts have no shapes. Return (place after it, end of what is written, fault)."""
+    byte, kind = data[index], shape[node]
+    if kind == MAP and byte != 0x6E:
+        return index, pos, node * CODES + NO_OBJECT
+    value_end = _value_end(data, index, end)
+    if value_end < 0:
+        return index, pos, NOT_JSON
+    if kind == DECIMAL and (byte == 0x22 or byte == 0x2D or 0x30 <= byte <= 0x39):
+        pos, code = _put_decimal(data, index, value_end, shape, node, out, pos)
+        return value_end, pos, node * CODES + code if code != 0 else 0
+    return value_end, _put(out, pos, data, index, value_end), 0
+
+
 @compiled
-def _put_line(  # noqa: C901 - one branch for each kind of token
+def _put_line(
     data: Any, start: int, end: int, shape: Any, names: Any, stack: Any, node: int, out: Any, pos: int
 ) -> tuple[int, int]:
     """Write one value in its shape, without the spaces around its tokens. Return (end of what is written, fault)."""
@@ -319,52 +340,32 @@ def _put_line(  # noqa: C901 - one branch for each kind of token
             if (byte == 0x7B and kind in (MAP, STRUCT)) or (byte == 0x5B and kind == LIST):
                 stack[depth] = node
                 depth += 1
-                out[pos] = 0x5B if kind == MAP else byte
-                pos += 1
+                pos = _put_byte(out, pos, 0x5B if kind == MAP else byte)
                 index += 1
                 state = _FIRST
                 continue
-            if kind == MAP and byte != 0x6E:
-                return pos, node * CODES + NO_OBJECT
-            value_end = _value_end(data, index, end)
-            if value_end < 0:
-                return pos, NOT_JSON
-            if kind == DECIMAL and (byte == 0x22 or byte == 0x2D or 0x30 <= byte <= 0x39):
-                pos, code = _put_decimal(data, index, value_end, shape, node, out, pos)
-                if code != 0:
-                    return pos, node * CODES + code
-            else:
-                pos = _put(out, pos, data, index, value_end)
-            index = value_end
+            index, pos, fault = _put_whole(data, index, end, shape, node, out, pos)
+            if fault != 0:
+                return pos, fault
             state = _AFTER
             continue
         if depth == 0:
             return pos, NOT_JSON
         parent = stack[depth - 1]
         kind = shape[parent]
-        closing = 0x5D if kind == LIST else 0x7D
-        if byte == closing and state != _NAME:
-            if kind == MAP and state == _AFTER:
-                out[pos] = 0x7D
-                pos += 1
-            out[pos] = 0x7D if kind == STRUCT else 0x5D
-            pos += 1
+        if state == _AFTER and kind == MAP and (byte == 0x7D or byte == 0x2C):
+            pos = _put_byte(out, pos, 0x7D)  # the end of an entry
+        if state != _NAME and byte == (0x5D if kind == LIST else 0x7D):
+            pos = _put_byte(out, pos, 0x7D if kind == STRUCT else 0x5D)
             index += 1
             depth -= 1
             state = _AFTER
         elif state == _AFTER:
             if byte != 0x2C:
                 return pos, NOT_JSON
-            if kind == MAP:
-                out[pos] = 0x7D
-                pos += 1
-            out[pos] = byte
-            pos += 1
+            pos = _put_byte(out, pos, byte)
             index += 1
             state = _NAME
-            if kind == LIST:
-                state = _VALUE
-                node = shape[parent + 1]
         elif kind == LIST:
             state = _VALUE
             node = shape[parent + 1]

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.columns.fitting import plain, require_distinct
-from oncelog.columns.json_types import buffers
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import lengths, mask, valid_bits
+from oncelog.columns.values import buffers, entries, lengths, mask, valid_bits
 
 _FIRST_SECOND_NS = -(2**63 // 10**9) * 10**9
 
@@ -118,10 +117,7 @@ def _object(values: pa.Array) -> pa.Array:
 
 
 def _entries(values: pa.Array, name: str) -> pa.Array:
-    lists = values.cast(
-        pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)]))
-    ).flatten()
-    keys, items = lists.flatten()
+    keys, items = entries(values).flatten().flatten()
     if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
         raise TypeError(f"{name}: the keys of a map must be strings in JSON, not {keys.type}")
     return _join(_quoted(keys.cast(pa.large_string())), ":", _text(items, name))
@@ -130,7 +126,7 @@ def _entries(values: pa.Array, name: str) -> pa.Array:
 def _joined(values: pa.Array, items: pa.Array, before: str, after: str) -> pa.Array:
     """Return one text for each list: its items, with commas between them."""
     if pa.types.is_map(values.type):
-        values = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
+        values = entries(values)
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths(values), out=ends[1:])
     lists = pa.LargeListArray.from_arrays(pa.array(ends), items)

@@ -11,22 +11,12 @@ import pyarrow.compute as pc
 from oncelog.columns import json_nodes as shapes
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import mask, valid_bits
+from oncelog.columns.values import buffers, mask, valid_bits
 
+WHOLE = "the value"
+"""What messages call the whole value, which has no name of its own."""
 MOST_DIGITS = 76
 """Digits of Arrow's largest decimal."""
-
-
-def buffers(values: pa.Array) -> tuple[Any, Any]:
-    """Return (ends, data) of a binary or string column as numpy arrays. Value i is data[ends[i] : ends[i + 1]]."""
-    t, kind = pa.types, values.type
-    _, ends, data = values.buffers()
-    if ends is None or not len(values):
-        return np.zeros(len(values) + 1, np.int64), np.zeros(0, np.uint8)
-    wide = t.is_large_binary(kind) or t.is_large_string(kind)
-    found = np.frombuffer(ends, np.int64 if wide else np.int32)
-    some = found[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    return some, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -70,10 +60,6 @@ def parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
 
 def _below(name: str, field: str) -> str:
     return field if name == WHOLE else f"{name}.{field}"
-
-
-WHOLE = "the value"
-"""The name of what is not a field."""
 
 
 def converted(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:

@@ -15,10 +15,10 @@ import pyarrow.json
 
 from oncelog.columns.fitting import cast, fitted
 from oncelog.columns.json_texts import all_texts
-from oncelog.columns.json_types import WHOLE, Shape, buffers, converted, parsed_type
+from oncelog.columns.json_types import WHOLE, Shape, converted, parsed_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import Bad, bits, check_schema_id, frame
+from oncelog.columns.values import Bad, bits, buffers, frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)
 """The start of each line that pyarrow.json reads."""
@@ -55,7 +55,7 @@ class Json:
         self.type = pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
         self._parsed = None if self.type is None else parsed_type(self.type, WHOLE)
         self._shape = None if self.type is None else Shape(self.type)
-        self._frame = frame(check_schema_id(schema_id))
+        self._frame = frame(schema_id)
         self.keep_bad = keep_bad
 
     def decode(self, values: pa.Array) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:

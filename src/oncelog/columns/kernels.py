@@ -24,6 +24,8 @@ FRAME = 5
 
 compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """numba compiles a function together with the first kernel that calls it. No function here raises: see `compiler`."""
+inlined = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, inline="always")
+"""Part of an interpreter's loop. As a function, it would take three times as long, because of its many parameters."""
 
 
 @intrinsic

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.columns.fitting import plain
-from oncelog.columns.values import MAGIC, Bad, Format, bits, joined, lengths, of_headers
+from oncelog.columns.values import MAGIC, Bad, Format, bits, entries, joined, lengths, of_headers
 
 GUID_MAGIC = 1
 """The first byte of a header with a GUID. The GUID's 16 bytes follow (Confluent's HeaderSchemaIdSerializer)."""
@@ -46,7 +46,7 @@ def decoded(form: Format, field: str, rows: pa.Table | pa.RecordBatch) -> tuple[
 
 def header_values(headers: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
     """Return the value of each row's first header with a name, as binary. Null: the row has none."""
-    counts, names, values = _parts(headers)
+    counts, names, values = _binary_parts(headers)
     found = np.flatnonzero(_true(pc.equal(names, pa.scalar(name.encode(), names.type))))
     rows, firsts = np.unique(np.repeat(np.arange(len(counts)), counts)[found], return_index=True)
     places, missing = np.zeros(len(counts), np.int64), np.ones(len(counts), np.bool_)
@@ -59,7 +59,7 @@ def with_header(headers: pa.Array | pa.ChunkedArray | None, name: str, value: by
     if headers is None:
         counts, names, values = np.zeros(len(rows), np.int64), *[pa.array([], pa.large_binary())] * 2
     else:
-        counts, names, values = _parts(headers)
+        counts, names, values = _binary_parts(headers)
     added = rows.astype(np.int64)
     ends = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(counts + added, out=ends[1:])
@@ -73,21 +73,28 @@ def with_header(headers: pa.Array | pa.ChunkedArray | None, name: str, value: by
     return pa.LargeListArray.from_arrays(pa.array(ends), pa.StructArray.from_arrays(columns, ["key", "value"]))
 
 
-def _parts(headers: pa.Array | pa.ChunkedArray) -> tuple[Any, pa.Array, pa.Array]:
-    """Return the number of headers in each row, and the names and values of all as large_binary.
+def header_parts(headers: pa.Array | pa.ChunkedArray) -> tuple[Any, pa.Array, pa.Array]:
+    """Return the number of headers in each row, and the names and values of all.
 
     `headers` are maps, or lists of structs (key, value). Raises TypeError for another type.
     """
     array = plain(joined(headers))
     if pa.types.is_map(array.type):
-        array = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+        array = entries(array)
     t, kind = pa.types, array.type
     pairs = kind.value_type if t.is_list(kind) or t.is_large_list(kind) else pa.null()
     if not t.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
         raise TypeError(f"the column headers must be a list of structs (key, value), not {kind}")
-    fields = array.flatten().flatten()
-    names, values = (plain(fields[pairs.get_field_index(name)]).cast(pa.large_binary()) for name in ("key", "value"))
+    fields = array.flatten().flatten()  # in the order of the type, which may be (value, key)
+    names, values = (fields[pairs.get_field_index(name)] for name in ("key", "value"))
     return lengths(array), names, values
+
+
+def _binary_parts(headers: pa.Array | pa.ChunkedArray) -> tuple[Any, pa.Array, pa.Array]:
+    """Return `header_parts` with names and values as large_binary."""
+    counts, *columns = header_parts(headers)
+    names, values = (plain(column).cast(pa.large_binary()) for column in columns)
+    return counts, names, values
 
 
 def _true(flags: pa.Array) -> Any:

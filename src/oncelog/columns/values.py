@@ -62,15 +62,12 @@ def of_headers(form: Format | None) -> HeaderFormat | None:
 
 
 def frame(schema_id: int | None) -> bytes:
-    """Return the bytes in front of each value with this schema id, or no bytes for None."""
-    return b"" if schema_id is None else bytes([MAGIC]) + schema_id.to_bytes(FRAME - 1, "big")
-
-
-def check_schema_id(schema_id: int | None) -> int | None:
-    """Return the id. Raises ValueError if it does not fit into four bytes."""
-    if schema_id is not None and not 0 <= schema_id < 1 << 32:
+    """Return the bytes before each value with this schema id, or none. Raises ValueError for a wrong id."""
+    if schema_id is None:
+        return b""
+    if not 0 <= schema_id < 1 << 32:
         raise ValueError(f"schema_id must be an integer of 32 bits, not {schema_id}")
-    return schema_id
+    return bytes([MAGIC]) + schema_id.to_bytes(FRAME - 1, "big")
 
 
 def look_up(schemas: Schemas, schema_id: int | UUID) -> Any:
@@ -117,6 +114,24 @@ def lengths(values: pa.Array) -> Any:
     """Return the length of each list or map as int64, and 0 for null."""
     found = numbers(pc.list_value_length(values).cast(pa.int64()), np.int64)
     return np.where(valid_bits(values), found, 0)
+
+
+def entries(maps: pa.Array) -> pa.Array:
+    """Return maps as lists of structs (key, value)."""
+    kind = maps.type
+    return maps.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+
+
+def buffers(values: pa.Array) -> tuple[Any, Any]:
+    """Return (ends, data) of a binary or string column as numpy arrays. Value i is data[ends[i] : ends[i + 1]]."""
+    t, kind = pa.types, values.type
+    _, ends, data = values.buffers()
+    if ends is None or not len(values):
+        return np.zeros(len(values) + 1, np.int64), np.zeros(0, np.uint8)
+    wide = t.is_large_binary(kind) or t.is_large_string(kind)
+    found = np.frombuffer(ends, np.int64 if wide else np.int32)
+    some = found[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return some, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def mask(valid: Any) -> pa.Buffer | None:

@@ -10,7 +10,7 @@ from oncelog.columns.avro.reading import Encoded, Reader, Run
 from oncelog.columns.avro.schemas import Node, Schema, parsed, tree
 from oncelog.columns.avro.writing import Writer
 from oncelog.columns.record_headers import guid_header, schema_in_header
-from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, check_schema_id, frame, look_up
+from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, frame, look_up
 
 NO_ID = -1
 UNREADABLE = (ValueError, LookupError, TypeError)
@@ -61,7 +61,7 @@ class Avro:
         self.schema = None if schema is None else Reader(self._tree(schema))
         """Reads values as the schema demands. Its `type` is that of the column."""
         self._unframed = None if self.schema is None else self.schema.node
-        prefix = frame(check_schema_id(schema_id))
+        prefix = frame(schema_id)
         self._writing = None if self.schema is None else Writer(self.schema.node, self.schema.type, prefix)
         self.keep_bad = keep_bad
         self._schemas = schemas

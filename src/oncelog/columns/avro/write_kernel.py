@@ -15,7 +15,7 @@ import numpy as np
 
 from oncelog.columns.avro import operations as op
 from oncelog.columns.avro.read_kernel import int32s, int64s
-from oncelog.columns.kernels import compiled, copy, pointer, write_varlong
+from oncelog.columns.kernels import compiled, copy, inlined, pointer, write_varlong
 
 
 @compiled
@@ -58,6 +58,54 @@ def _put_duration(address: Any, out: Any, pos: int) -> int:
     return pos
 
 
+@inlined
+def _bytes_of(what: int, column: int, row: int, x: int, y: int, columns: Any) -> tuple[Any, Any]:
+    """Return start and end of the bytes that a step copies, or 0 and their number if it computes them."""
+    at = column * op.WIDTH
+    if what == op.PUT:
+        return x, y
+    if what == op.PUT_BYTES:
+        bounds = numba.carray(int64s(columns[at + op.ENDS]), (row + 2,))
+        return bounds[row], bounds[row + 1]
+    if what == op.PUT_RAW:
+        return row * columns[at + op.SIZE], (row + 1) * columns[at + op.SIZE]
+    return 0, x if what == op.PUT_DECIMAL and x > 0 else 0
+
+
+@inlined
+def _put(what: int, column: int, row: int, x: int, start: int, end: int, columns: Any, out: Any, pos: int) -> int:
+    """Write a value of a column that is not null. Return the position after it, or the negative reason."""
+    size, address = columns[column * op.WIDTH + op.SIZE], columns[column * op.WIDTH + op.ADDRESS]
+    if what == op.PUT_NUMBER:
+        if size == 4:
+            return write_varlong(out, pos, np.int64(numba.carray(int32s(address), (row + 1,))[row]))
+        return write_varlong(out, pos, numba.carray(int64s(address), (row + 1,))[row])
+    if what == op.PUT_BOOLEAN:
+        out[pos] = numba.carray(pointer(address), (row + 1,))[row]
+        return pos + 1
+    if what == op.PUT_DECIMAL:
+        return _put_decimal(columns, column, row, x, out, pos)
+    if what == op.PUT_DURATION:
+        return _put_duration(address + 16 * row, out, pos)
+    if what == op.PUT_BYTES:
+        pos = write_varlong(out, pos, end - start)
+    if end > start:
+        copy(out, pos, numba.carray(pointer(address), (end,)), start, end - start)
+    return pos + end - start
+
+
+@inlined
+def _member(columns: Any, tables: Any, row: int, x: int, y: int) -> Any:
+    """Return the place in `tables` of the one member that is not null, or the negative reason."""
+    chosen = -op.NO_MEMBER
+    for index in range(x, x + 3 * y, 3):
+        if _is_valid(columns, tables[index], row):
+            if chosen >= 0:
+                return -op.MANY_MEMBERS
+            chosen = index
+    return chosen
+
+
 @compiled
 def avro_write(
     code: Any, tables: Any, pool: Any, columns: Any, valid: Any, first: int, rows: Any, stack: Any, out: Any,
@@ -88,19 +136,8 @@ def _write_value(  # noqa: C901 - one branch for each kind of step
     while True:
         what, column, x, y = code[pc], code[pc + 1], code[pc + 2], code[pc + 3]
         pc += op.STEP
-        at = column * op.WIDTH
-        row = rows[columns[at + op.LEVEL]] if column >= 0 else 0
-        start = end = 0
-        if what == op.PUT:
-            start, end = x, y
-        elif what == op.PUT_BYTES:
-            bounds = numba.carray(int64s(columns[at + op.ENDS]), (row + 2,))
-            start, end = bounds[row], bounds[row + 1]
-        elif what == op.PUT_RAW:
-            start = row * columns[at + op.SIZE]
-            end = start + columns[at + op.SIZE]
-        elif what == op.PUT_DECIMAL and x > 0:
-            end = x
+        row = rows[columns[column * op.WIDTH + op.LEVEL]] if column >= 0 else 0
+        start, end = _bytes_of(what, column, row, x, y, columns)
         if end - start > out.shape[0] - pos - 64:  # the longest number is shorter
             return -op.NO_ROOM
         result[1] = column
@@ -108,27 +145,9 @@ def _write_value(  # noqa: C901 - one branch for each kind of step
             copy(out, pos, pool, start, end - start)
             pos += end - start
         elif what <= op.PUT_DURATION:
-            address = columns[at + op.ADDRESS]
-            if what == op.PUT_NUMBER:
-                if columns[at + op.SIZE] == 4:
-                    pos = write_varlong(out, pos, np.int64(numba.carray(int32s(address), (row + 1,))[row]))
-                else:
-                    pos = write_varlong(out, pos, numba.carray(int64s(address), (row + 1,))[row])
-            elif what == op.PUT_BOOLEAN:
-                out[pos] = numba.carray(pointer(address), (row + 1,))[row]
-                pos += 1
-            elif what == op.PUT_DECIMAL:
-                pos = _put_decimal(columns, column, row, x, out, pos)
-            elif what == op.PUT_DURATION:
-                pos = _put_duration(address + 16 * row, out, pos)
-                if pos < 0:
-                    return pos
-            else:
-                if what == op.PUT_BYTES:
-                    pos = write_varlong(out, pos, end - start)
-                if end > start:
-                    copy(out, pos, numba.carray(pointer(address), (end,)), start, end - start)
-                    pos += end - start
+            pos = _put(what, column, row, x, start, end, columns, out, pos)
+            if pos < 0:
+                return pos
         elif what == op.MAYBE:
             branch = tables[y + 1]
             if not _is_valid(columns, column, row):
@@ -139,21 +158,15 @@ def _write_value(  # noqa: C901 - one branch for each kind of step
             if branch >= 0:
                 pos = write_varlong(out, pos, branch)
         elif what == op.MEMBER:
-            chosen = -1
-            for index in range(x, x + 3 * y, 3):
-                if _is_valid(columns, tables[index], row):
-                    if chosen >= 0:
-                        return -op.MANY_MEMBERS
-                    chosen = index
+            chosen = _member(columns, tables, row, x, y)
             if chosen < 0:
-                return -op.NO_MEMBER
+                return chosen
             pos = write_varlong(out, pos, tables[chosen + 1])
             pc = tables[chosen + 2]
         elif what == op.PUT_LIST:
-            bounds = numba.carray(int64s(columns[at + op.ENDS]), (row + 2,))
-            count = bounds[row + 1] - bounds[row]
-            pos = write_varlong(out, pos, count)
-            if count == 0:
+            bounds = numba.carray(int64s(columns[column * op.WIDTH + op.ENDS]), (row + 2,))
+            pos = write_varlong(out, pos, bounds[row + 1] - bounds[row])
+            if bounds[row] == bounds[row + 1]:
                 pc = x
             else:
                 rows[y] = bounds[row]

@@ -14,7 +14,7 @@ from oncelog.columns.avro.schemas import DURATION, Node, below, default_bytes, n
 from oncelog.columns.fitting import cast, fitted
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import address, at
-from oncelog.columns.values import bits, mask
+from oncelog.columns.values import bits, buffers, mask, valid_bits
 
 NONE = -1
 MOST_BYTES = 1 << 40
@@ -191,14 +191,11 @@ class _Plan:
         elif t.is_boolean(kind):
             data = bits(values.buffers()[1], values)
         elif t.is_string(kind) or t.is_binary(kind):
-            _, bounds, data = values.buffers()
-            ends = np.frombuffer(bounds, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+            ends, data = buffers(values)
         elif not t.is_null(kind):
             size = kind.bit_width // 8
             data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * size :]
-        valid = bits(values.buffers()[0], values) if values.null_count and not t.is_null(kind) else None
-        if t.is_null(kind):
-            valid = np.zeros(len(values), np.uint8)
+        valid = valid_bits(values) if values.null_count else None
         kept += (data, ends, valid)
         described += (_address(data), level, size, _address(ends), _address(valid), len(values))
         for part in parts:
@@ -216,8 +213,4 @@ def _symbols(values: pa.Array, node: Node) -> Any:
 
 
 def _address(memory: Any) -> int:
-    if memory is None or not len(memory):
-        return 0
-    if isinstance(memory, pa.Buffer):
-        return int(memory.address)
-    return address(memory)
+    return 0 if memory is None or not len(memory) else address(memory)
