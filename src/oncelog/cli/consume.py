@@ -99,8 +99,8 @@ def consume(
     a time in ms since the epoch. A second option -o e@MS stops before a time. With --group, reading begins at the
     group's committed offsets. WHERE is then stored, or the position for a group without offsets: beginning or end.
 
-    With --value-format or --key-format, values or keys are decoded and printed as JSON documents. What is not in this
-    format is printed in base64, with the reason: with --format json in value_error or key_error.
+    With --value-format or --key-format, values or keys are decoded and printed as JSON documents. Data that is not in
+    this format is printed in base64, with the reason: with --format json in value_error or key_error.
     """
     form, value_format = expanded(form, value_format)
     if group is not None and (partitions or markers):

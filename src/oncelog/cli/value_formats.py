@@ -114,7 +114,7 @@ def _decoder(read: Callable[[bytes], Any]) -> Decoder:
 
 
 def _json(data: bytes) -> Any:
-    """Read JSON, behind the schema registry's framing if there is one."""
+    """Read JSON, after the schema registry's framing if there is one."""
     from oncelog.client.serialization.plain import split_frame
 
     framed = split_frame(data)

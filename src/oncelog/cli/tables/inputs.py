@@ -83,7 +83,7 @@ def _stamp(stream: BinaryIO) -> Stamp:
 
 
 def file_format(path: str, forced: str | None, option: str) -> str:
-    """Return parquet, csv or jsonl: what is forced, or what the name says. Raises UsageError."""
+    """Return parquet, csv or jsonl: `forced`, or the format that the name ends with. Raises UsageError."""
     suffixes = Path(path.removesuffix(".gz")).suffix.lower()
     found = forced or SUFFIXES.get(suffixes)
     if found is None:

@@ -50,7 +50,7 @@ class Exported(NamedTuple):
 class Folder:
     """A folder of parts. `kind` is the type of JSON values that earlier runs have found, or None.
 
-    `close` lets another process write to it.
+    No other process can write to it until `close`.
     """
 
     def __init__(self, path: str, wanted: Exported) -> None:
