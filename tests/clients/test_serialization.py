@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.formats import Json
 from oncelog.serialization import (
     AvroDeserializer,
     AvroSerializer,
@@ -209,6 +210,14 @@ def test_tables_need_a_format_of_their_own(server: Server, admin: Admin, name: s
         consumer.assign([(name, 0)])
         with pytest.raises(errors.UsageError, match=r"tables\(\) does not call value_deserializer"):
             next(consumer.tables(timeout=1))
+
+
+@pytest.mark.parametrize("wrong", ["json", Json, JsonSerializer()])
+def test_table_is_not_read_or_sent_with_what_is_no_format(server: Server, name: str, wrong: Any) -> None:
+    with Producer(server.bootstrap) as producer, pytest.raises(errors.UsageError, match=r"value must be a format, as"):
+        producer.send_table(name, {"id": [1]}, value=wrong)
+    with Consumer(server.bootstrap) as consumer, pytest.raises(errors.UsageError, match=r"key must be a format, as"):
+        next(consumer.tables(timeout=1, key=wrong))
 
 
 # -- Avro and its registry --------------------------------------------------------------------------------------------

@@ -111,7 +111,9 @@ def cast(values: pa.Array, kind: pa.DataType, name: str = "") -> pa.Array:
             if pa.types.is_list(kind) and _is_list(values.type) and _has_layout(values.type):
                 return _list_of(values, cast(values.flatten(), kind.value_type, name), kind)
             return values.cast(kind)
-        except (ValueError, TypeError, NotImplementedError) as error:
+        except NotImplementedError:
+            raise ValueError(f"{name or 'the value'}: {values.type} cannot become {kind}") from None
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{name}: {error}" if name else str(error)) from error
     theirs = dict(zip([field.name for field in values.type], values.flatten(), strict=True))
     columns = []

@@ -18,7 +18,7 @@ from oncelog.columns.json_texts import all_texts
 from oncelog.columns.json_types import WHOLE, Shape, converted, parsed_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import Bad, bits, buffers, frame
+from oncelog.columns.values import FRAME, MAGIC, Bad, bits, buffers, check_schema_id, frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)
 """The start of each line that pyarrow.json reads."""
@@ -82,7 +82,7 @@ class Json:
         """Return the lines for pyarrow.json, the end of each, and the values that are bad. Their `valid` becomes 0."""
         before = valid.copy()
         lines, line_ends = _lines(data, ends, valid)
-        bad = [Bad(int(row), "it is not valid JSON") for row in np.flatnonzero(valid != before)]
+        bad = [Bad(int(row), _not_json(data[ends[row] : ends[row + 1]])) for row in np.flatnonzero(valid != before)]
         assert self._shape is not None
         if self._shape.needed:
             lines, line_ends, faults = self._shape.rewritten(lines, line_ends)
@@ -136,7 +136,15 @@ class Json:
         return pc.binary_join_element_wise(pa.scalar(self._frame, pa.large_binary()), texts, empty)
 
 
-_WORDS = {"number_or_string": "number", "string": "text", "array": "list"}
+def _not_json(value: Any) -> str:
+    """Return the reason why these bytes are bad."""
+    start = bytes(value[:FRAME])
+    if len(start) < FRAME or start[0] != MAGIC:
+        return "it is not valid JSON"
+    return f"it is not valid JSON. It begins with the id of a schema, {int.from_bytes(start[1:])}, so it may be Avro"
+
+
+_WORDS = {"number_or_string": "a number", "string": "a text", "array": "a list", "object": "an object"}
 _OTHER_KIND = re.compile(r"JSON parse error: Column\(/v(.*)\) changed from (\w+) to (\w+)")
 
 
@@ -147,8 +155,8 @@ def _explained(reason: str) -> str:
     if match is None:
         return reason
     path = ".".join(part for part in match[1].split("/") if part not in ("", "[]"))
-    wanted, found = (_WORDS.get(word, word) for word in match.groups()[1:])
-    return f"{path or WHOLE}: it must be a {wanted}, not a {found}"
+    wanted, found = (_WORDS.get(word, f"a {word}") for word in match.groups()[1:])
+    return f"{path or WHOLE}: it must be {wanted}, not {found}"
 
 
 def _lines(data: Any, ends: Any, valid: Any) -> tuple[Any, Any]:

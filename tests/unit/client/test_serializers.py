@@ -282,7 +282,11 @@ def test_registry_that_fails_is_not_a_bad_record(fake: SchemaRegistryDouble) -> 
 
 @pytest.mark.parametrize(
     ("schema", "subject", "words"),
-    [("{", "topic", "not valid JSON"), (ORDER, "subject", "it must be topic, record, topic_record or a function")],
+    [
+        ("{", "topic", "not valid JSON"),
+        ({"a": 1}, "topic", "schema: it is not an Avro schema: KeyError: 'type'"),
+        (ORDER, "subject", "it must be topic, record, topic_record or a function"),
+    ],
 )
 def test_wrong_arguments_are_named(fake: SchemaRegistryDouble, schema: Any, subject: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

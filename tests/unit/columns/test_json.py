@@ -40,6 +40,19 @@ def test_object_with_any_names_becomes_a_map() -> None:
     assert found[1]["deep"] == [[("x", {"m": [("y", 5)]}), ("z", None)], [], None]
 
 
+def test_reason_of_a_bad_value_names_the_kind_and_a_schema_id() -> None:
+    kind = pa.struct([("id", pa.int64())])
+    framed = b"\x00\x00\x00\x00\x64\x02\x0e"
+    assert read(kind, b"7", framed, b"\x00\x00") == (
+        [None, None, None],
+        [
+            "the value: it must be an object, not a number",
+            "it is not valid JSON. It begins with the id of a schema, 100, so it may be Avro",
+            "it is not valid JSON",
+        ],
+    )
+
+
 def test_map_is_written_as_an_object_and_read_again() -> None:
     maps = pa.array([[("a", 1), ("ü\n", None)], [], None], MAP)
     values = Json(MAP).encode(maps)

@@ -66,7 +66,7 @@ class AvroSerializer:
         self._register = register
         plain = _plain(schema)
         self._text = schema if isinstance(schema, str) and schema != plain else json.dumps(plain)
-        self._parsed = fastavro.parse_schema(plain)
+        self._parsed = _checked(plain)
         self._name: str | None = self._parsed.get("name") if isinstance(self._parsed, dict) else None
         self._header = header
         self._ids: dict[str, int | UUID] = {}
@@ -108,7 +108,7 @@ class AvroDeserializer:
 
     def __init__(self, registry: SchemaRegistry, schema: Schema | None = None) -> None:
         self._registry = registry
-        self._reader = None if schema is None else fastavro.parse_schema(_plain(schema))
+        self._reader = None if schema is None else _checked(_plain(schema))
         self._writers: dict[int | UUID, Any] = {}
 
     def ready(self, data: bytes, context: SerializationContext) -> bool:
@@ -145,6 +145,14 @@ def _plain(schema: object) -> Any:
         return json.loads(schema)
     except ValueError as error:
         raise ConfigError(f"schema: it is not valid JSON: {error}") from None
+
+
+def _checked(plain: Any) -> Any:
+    """Return a schema in fastavro's form. Raises ConfigError."""
+    try:
+        return fastavro.parse_schema(plain)
+    except Exception as error:  # noqa: BLE001 - fastavro raises errors of many classes
+        raise ConfigError(f"schema: it is not an Avro schema: {type(error).__name__}: {error}") from None
 
 
 def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:

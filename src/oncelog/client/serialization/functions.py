@@ -81,8 +81,10 @@ def _is_ready(checks: Mapping[str, Ready], topic: str, key: Any, value: Any, hea
 
 
 def require_formats(options: Mapping[str, Any], method: str, key: object, value: object) -> None:
-    """Raise UsageError if a method for tables would ignore a serializer. Such a method needs a format instead."""
+    """Raise UsageError if a method for tables gets no format, or would ignore a serializer."""
     for field, form in ((KEY, key), (VALUE, value)):
+        if form is not None and not hasattr(form, "keep_bad"):  # classes lack it, too
+            raise UsageError(f"{method}(): {field} must be a format, as in {field}=Json(...), not {form!r}")
         name = next((n for n in (f"{field}_serializer", f"{field}_deserializer") if options.get(n) is not None), None)
         if form is None and name is not None:
             raise UsageError(

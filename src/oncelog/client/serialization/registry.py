@@ -197,6 +197,6 @@ def _failed(url: str, error: HttpError) -> RegistryError | LookupError:
     advice = ""
     if error.untrusted:
         advice = "; pass an ssl_context that trusts its authority"
-    elif error.status is None and not error.retriable:
-        advice = "; check the URL of the schema registry"
+    elif error.status is None:
+        advice = "; check the URL of the schema registry" + ", and that it runs" * error.retriable
     return RegistryError(f"{url}: {error}{reason}{advice}", retriable=error.retriable, status=error.status)

@@ -106,7 +106,7 @@ class Avro:
                     raise ValueError("its schema differs from that of earlier values; pass a schema for all of them")
                 runs.append(Run(first, last, skip, writer))
             except UNREADABLE as error:
-                failed[found_id] = f"{type(error).__name__}: {error}"
+                failed[found_id] = f"KeyError: {error}" if isinstance(error, KeyError) else str(error)
                 runs.append(Run(first, last, skip, None, failed[found_id]))
                 if not self.keep_bad:
                     break

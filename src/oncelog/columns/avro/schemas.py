@@ -100,7 +100,7 @@ class Field:
 def parsed(schema: object) -> Any:
     """Return the schema in fastavro's form, with full names.
 
-    Raises TypeError or ValueError if it is not a schema, and fastavro's SchemaParseException.
+    Raises TypeError or ValueError if it is not a schema.
     """
     if not isinstance(schema, str | Mapping | list):
         raise TypeError(f"an Avro schema is a dict or its JSON text, not {type(schema).__name__}")
@@ -115,7 +115,17 @@ def parsed(schema: object) -> Any:
             f"{plain!r} is not an Avro schema; pass a dict, its JSON text (of a file: Path(...).read_text()), or one "
             f"of {', '.join(name for name in PLAIN if name not in ('enum', 'fixed'))}"
         )
-    return fastavro.parse_schema(plain)
+    try:
+        return fastavro.parse_schema(plain)
+    except (fastavro.schema.SchemaParseException, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"this is not an Avro schema: {_explained(error)}") from None
+
+
+def _explained(error: Exception) -> str:
+    """Return an error of fastavro as a sentence."""
+    if isinstance(error, KeyError):
+        return f"a type lacks {error}"
+    return f"unknown type {error}" if isinstance(error, fastavro.schema.UnknownType) else str(error)
 
 
 def tree(schema: Any, *, intervals: bool = True) -> Node:
