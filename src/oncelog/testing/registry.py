@@ -124,7 +124,7 @@ class SchemaRegistryDouble:
                 return 200, {"id": number, **self._guid(number)}
             case "POST", []:
                 for each in known:
-                    if json.loads(self.schemas[each]["schema"]) == json.loads(body["schema"]):
+                    if _plain(self.schemas[each])["schema"] == _plain(body)["schema"]:
                         return 200, self._version(subject, each)
                 return _missing("Schema")
             case "GET", ["versions"] if known:
@@ -179,7 +179,9 @@ def _missing(what: str) -> Answer:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"schemaType": "AVRO", **schema, "schema": json.loads(schema["schema"])}
+    """Return a schema in a form that can be compared: texts of JSON may differ in their spaces."""
+    found = {"schemaType": "AVRO", **schema}
+    return found if found["schemaType"] == "PROTOBUF" else {**found, "schema": json.loads(schema["schema"])}
 
 
 def _handler(registry: SchemaRegistryDouble) -> type[BaseHTTPRequestHandler]:
@@ -200,7 +202,11 @@ def _handler(registry: SchemaRegistryDouble) -> type[BaseHTTPRequestHandler]:
             elif registry.failures:
                 status, found = registry.failures.pop(0), {"error_code": 50001, "message": "on purpose"}
             else:
-                status, found = registry._answer(self.command, [unquote(part) for part in path.split("/")[1:]], body)
+                parts = [unquote(part) for part in path.split("/")[1:]]
+                try:
+                    status, found = registry._answer(self.command, parts, body)
+                except (ValueError, LookupError) as error:
+                    status, found = 422, {"error_code": 42201, "message": f"Invalid schema: {error}"}
             content = json.dumps(found).encode()
             if registry.body is not None:
                 status, content = 200, registry.body

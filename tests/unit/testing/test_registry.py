@@ -54,6 +54,15 @@ def test_versions_of_a_subject_have_ids(registry: SchemaRegistryDouble) -> None:
         client.version("orders-value", 3)
 
 
+def test_protobuf_schema_has_an_id_and_invalid_schemas_an_answer(registry: SchemaRegistryDouble) -> None:
+    body = {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3"; message Order { int64 id = 1; }'}
+    number = ask(registry, "POST", "/subjects/orders-value/versions", body)["id"]
+    assert ask(registry, "POST", "/subjects/orders-value", body)["id"] == number
+    assert ask(registry, "GET", f"/schemas/ids/{number}") == body
+    with pytest.raises(RegistryError, match="HTTP 422: Invalid schema"):
+        SchemaRegistry(registry.url).register("orders-value", "order.avsc")
+
+
 def test_incompatible_schema_is_rejected_unless_the_level_is_none(registry: SchemaRegistryDouble) -> None:
     client = SchemaRegistry(registry.url)
     new = order(ID, {"name": "price", "type": "double"})
