@@ -140,7 +140,7 @@ def test_wrong_arguments_are_named(arguments: dict[str, str], said: str) -> None
 
 
 def test_missing_subject_is_named(registry: SchemaRegistryDouble) -> None:
-    with pytest.raises(MisuseError, match="set schema or subject, or, to write, autoRegister=true"):
+    with pytest.raises(MisuseError, match=r"set schema or subject$"):
         from_confluent_avro("value", subject="nothing", schemaRegistryUrl=registry.url)
-    with pytest.raises(MisuseError, match="register the schema for subject nothing first"):
+    with pytest.raises(MisuseError, match=r"subject nothing first; set autoRegister=true or subject$"):
         to_confluent_avro("value", '"int"', subject="nothing", schemaRegistryUrl=registry.url)

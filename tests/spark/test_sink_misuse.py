@@ -109,7 +109,8 @@ def test_columns_have_any_case_and_others_are_ignored_with_one_warning(
     [
         ([("value", StringType()), ("Value", StringType())], "columns value and Value: drop or rename one of them"),
         ([("Value", IntegerType())], "column value: its type must be string or binary, not int"),
-        ([("values", StringType())], "column value is missing"),
+        ([("values", StringType())], "column value is missing; add it to the query, or set valueFormat=json or avro"),
+        ([("key", StringType())], "column value is missing; add it to the query$"),
     ],
 )
 def test_wrong_columns_are_rejected(fields: list[tuple[str, DataType]], said: str) -> None:

@@ -25,7 +25,7 @@ from oncelog import Producer
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.formats.options import field_formats, typed_options
 from oncelog.spark.option_tables import SOURCE_OPTIONS
-from oncelog.spark.options import Options
+from oncelog.spark.options import Options, warn_once
 from oncelog.testing.registry import SchemaRegistryDouble
 from spark.judges import create
 from spark.test_spark_source import batch, last_words, stream
@@ -100,6 +100,13 @@ def test_wrong_strategies_are_named(options: dict[str, str], said: str) -> None:
     with pytest.raises(MisuseError) as failed:
         resolve()
     assert said in str(failed.value)
+
+
+def test_registry_without_avro_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    given = {"schemaRegistryUrl": "http://127.0.0.1:1", "valueFormat": "json", "valueSchema": "id bigint"}
+    field_formats(Options(given, SOURCE_OPTIONS), reading=True)
+    assert caplog.messages == ["option schemaRegistryUrl has no effect without valueFormat=avro or keyFormat=avro"]
 
 
 def test_ids_in_headers_are_those_of_confluents_serializer(

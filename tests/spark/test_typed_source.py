@@ -217,6 +217,7 @@ def ids(spark: SparkSession, folder: Path) -> list[int]:
         ({"valueSchema": "id bigint"}, "option valueSchema needs valueFormat=json or avro"),
         ({"flatten": "true"}, "option flatten=true needs valueFormat=json or avro"),
         ({"badRecords": "skip"}, "option badRecords='skip': it must be one of fail, null, column"),
+        ({"badRecords": "null"}, "option badRecords=null needs valueFormat or keyFormat"),
         ({"schemaRegistryToken": "x"}, "option schemaRegistryToken needs the option schemaRegistryUrl"),
         (
             {"valueFormat": "json", "valueSchema": "topic string", "flatten": "true"},
@@ -274,6 +275,11 @@ def test_ddl_means_what_it_means_in_spark(spark: SparkSession, ddl: str) -> None
 def test_wrong_ddl_is_refused(ddl: str) -> None:
     with pytest.raises(MisuseError, match=r"option valueSchema=.*: expected .* at character"):
         parse_ddl(ddl, "valueSchema")
+
+
+def test_json_text_in_place_of_ddl_is_refused() -> None:
+    with pytest.raises(MisuseError, match="option valueSchema: for JSON, it must be DDL, such as 'id bigint, "):
+        parse_ddl('{"type": "record"}', "valueSchema")
 
 
 def test_deep_ddl_is_refused() -> None:

@@ -109,7 +109,7 @@ class TypedColumns:
             self._warned = True
             log.warning(
                 "the %s of %s-%d at offset %d cannot be read: %s. This task logs no others",
-                name, where["topic"], where["partition"], where["offset"], reason,
+                name, where["topic"], where["partition"], where["offset"], reason.rstrip(". "),
             )  # fmt: skip
 
 

@@ -33,10 +33,13 @@ PLAIN: Final = {
 }
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|[\w.-]+|'(?:[^'\\]|\\.|'')*'|[<>(),:])")
 MOST_DEPTH: Final = 100
+EXAMPLE: Final = "id bigint, name string, tags array<string>"
 
 
 def parse_ddl(text: str, option: str) -> pa.Schema:
     """Return the fields of a DDL text. Raises MisuseError, which names the option and the place."""
+    if text.lstrip().startswith("{"):
+        raise MisuseError(f"option {option}: for JSON, it must be DDL, such as {EXAMPLE!r}, and not a JSON text")
     parser = _Parser(text, option)
     fields = parser.fields(("",))
     parser.end()
@@ -78,7 +81,7 @@ class _Parser:
         found = repr(self._peek()) if self._peek() else "the end"
         raise MisuseError(
             f"option {self._option}={self._text!r}: expected {wanted} at character {place + 1}, not {found}; an "
-            "example is 'id bigint, name string, tags array<string>'"
+            f"example is {EXAMPLE!r}"
         )
 
     def end(self) -> None:

@@ -168,7 +168,8 @@ class FieldFormat:
         try:
             yield
         except LookupError as error:
-            advice = f"set {self.option} or {self.name_of('Subject')}, or, to write, autoRegister=true"
+            given = self.schema is not None
+            advice = f"set {'autoRegister=true' if given else self.option} or {self.name_of('Subject')}"
             where = f"option {self.field}Format=avro: " if self.field else ""
             raise MisuseError(f"{where}{error}; {advice}") from None
         except (RegistryError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.formats.field import FORMATS, STRATEGIES, TOPIC, FieldFormat
 from oncelog.spark.formats.registry import registry_options
-from oncelog.spark.options import Options
+from oncelog.spark.options import Options, warn_once
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -63,6 +63,8 @@ def field_formats(options: Options, *, reading: bool) -> tuple[FieldFormat, ...]
                 field, name, schema, subject, registry if name == "avro" else None, strategy=strategy, record=record
             )
         )
+    if registry is not None and not any(each.registry for each in found):
+        warn_once("option schemaRegistryUrl has no effect without valueFormat=avro or keyFormat=avro")
     return tuple(found)
 
 
@@ -90,4 +92,6 @@ def typed_options(options: Options) -> TypedOptions:
     made = TypedOptions(found, options.choice("badRecords", BAD_RECORDS, FAIL), options.flag("flatten"))
     if made.flatten and not any(each.field == "value" and each.name in ("json", "avro") for each in found):
         raise MisuseError("option flatten=true needs valueFormat=json or avro")
+    if made.bad != FAIL and not found:
+        raise MisuseError(f"option badRecords={made.bad} needs valueFormat or keyFormat")
     return made

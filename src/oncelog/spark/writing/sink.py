@@ -91,7 +91,8 @@ def columns_of(schema: Any, topic: str | None, formats: Sequence[FieldFormat] = 
     if "value" not in found and "value" in structs and others:
         found["value"], others = others, []
     if "value" not in found:
-        raise MisuseError("column value is missing; add it to the query")
+        advice = ", or set valueFormat=json or avro to write all other columns as the value" if others else ""
+        raise MisuseError(f"column value is missing; add it to the query{advice}")
     if topic is None and "topic" not in found:
         raise MisuseError("the sink has no topic; set option topic, or add a column topic to the query")
     if others:
