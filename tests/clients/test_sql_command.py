@@ -141,6 +141,7 @@ def test_schema_of_the_command_line(tool: Tool, topic: str) -> None:
         (("select 1", "--max-disorder", "10m"), 2, "is not an ISO 8601 duration"),
         (("select 1", "--memory", "much"), 1, "memory_limit = 'much'"),
         (("from t", "--format", "t=yaml"), 1, "t"),
+        (("select 1", "--key-format", "t=string"), 2, "names t; the query reads no topic"),
         (("select 1", "--sqlite", "x"), 2, "--sqlite takes KEY=VALUE"),
     ],
 )

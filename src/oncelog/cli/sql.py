@@ -176,6 +176,7 @@ def sql(
 
     try:
         with prepared() as found:
+            _require_read({*wanted, *keys}, found)
             if explain:
                 _explain(found)
             elif topic is not None:
@@ -207,6 +208,14 @@ def _wanted(formats: tuple[str, ...], schemas: tuple[str, ...]) -> dict[str, Wan
         except (OSError, UnicodeDecodeError) as error:
             raise click.UsageError(f"--schema: {text[1:]}: {error}") from None
     return found
+
+
+def _require_read(named: set[str], query: Query) -> None:
+    """Raise UsageError for a topic of --format, --key-format or --schema that the query does not read."""
+    topics = [each.topic for each in query.reads()]
+    if unread := sorted(named.difference(topics)):
+        read = ", ".join(topics) or "no topic"
+        raise click.UsageError(f"--format, --key-format or --schema names {', '.join(unread)}; the query reads {read}")
 
 
 def _explain(query: Query) -> None:

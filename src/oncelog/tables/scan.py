@@ -149,13 +149,22 @@ class Scan:
                 require_same(consumer, self.topic, found)
             ranges = found.ranges
             done = 0
-            for table in read(consumer, ranges, source.stop_us(bounds.times), **decoding):
+            for table in _advised(read(consumer, ranges, source.stop_us(bounds.times), **decoding)):
                 if progress is not None:
                     positions = consumer.positions()
                     now = sum(min(positions.get(tp, end), end) - start for tp, (start, end) in ranges.items())
                     progress(now - done)
                     done = now
                 yield from self._layout.batches(_in_time(table, bounds.times), self._wanted, whole=whole)
+
+
+def _advised(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables. BadRecordError says what to do here, where the position of the consumer is hidden."""
+    try:
+        yield from tables
+    except errors.BadRecordError as error:
+        advice = "To read such values as null, use bad_records='null', or --bad-records null of oncelog sql"
+        raise error.advised(advice) from None
 
 
 def _in_time(table: pa.Table, times: Range) -> pa.Table:
