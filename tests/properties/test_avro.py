@@ -46,7 +46,7 @@ class Types:
 
     def _named(self, kind: str, name: str, depth: int) -> Any:
         if kind == "enum":
-            return {"type": "enum", "name": name, "symbols": ["A", "B", "C"]}
+            return {"type": "enum", "name": name, "symbols": ["A", "B", "C" * 70]}
         if kind == "fixed":
             return {"type": "fixed", "name": name, "size": self._draw(st.integers(1, 4))}
         fields = self._draw(st.lists(NAMES, unique=True, max_size=4))

@@ -124,6 +124,17 @@ def test_symbols_that_the_reader_lacks_become_its_default() -> None:
     assert bad_one == (1, "its enum has no symbol 1, or the schema to read with lacks the symbol")
 
 
+@pytest.mark.parametrize("symbol", ["A", "B" * 70])
+def test_symbols_make_room_for_themselves(symbol: str) -> None:
+    """Their column needs more values than there are rows, or more bytes than the values have."""
+    enum = {"type": "enum", "name": "E", "symbols": ["A", "B" * 70]}
+    schema = record(("before", "int"), ("symbols", {"type": "array", "items": enum}))
+    rows = [{"before": 1, "symbols": [symbol] * 200}]
+    found, bad = Avro(schema).decode(pa.array([data(schema, row) for row in rows]))
+    assert bad == []
+    assert found.to_pylist() == rows
+
+
 @pytest.mark.parametrize(
     ("reader", "message"),
     [

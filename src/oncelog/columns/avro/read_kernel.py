@@ -298,16 +298,19 @@ def _read_choice(
     value, pos = read_varlong(source, pos)
     if pos < 0 or pos > end:
         return pos, 0, op.CUT_OFF
-    result[1] = value
     if value < 0 or value >= y:
+        result[1] = value
         return pos, 0, op.NO_BRANCH if what == op.UNION else op.NO_SYMBOL
     if what == op.UNION:
         step = tables[x + value]
+        if step < 0:
+            result[1] = value
         return pos, step, op.OK if step >= 0 else op.NOT_READ
     if column < 0:
         return pos, 0, op.OK
     start, stop = tables[x + 2 * value], tables[x + 2 * value + 1]
     if start < 0:
+        result[1] = value
         return pos, 0, op.NO_SYMBOL
     return pos, 0, _append_bytes(columns, lengths, column, pool, start, stop - start)
 
