@@ -190,6 +190,46 @@ def test_default_that_is_longer_than_the_values_fits() -> None:
     assert found.to_pylist() == [{"b": "y" * 1000}] * 100
 
 
+FIXED = {"type": "fixed", "name": "F", "size": 4}
+
+
+@pytest.mark.parametrize(
+    ("of", "default", "reason"),
+    [
+        (FIXED, "ab", "it has 2 bytes, not 4"),
+        (FIXED, "abcdef", "it has 6 bytes, not 4"),
+        ("int", 1 << 31, "it is too large"),
+        ("long", 1 << 63, "it is too large"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "E has no such symbol"),
+    ],
+)
+def test_default_that_does_not_fit_is_named(of: Any, default: Any, reason: str) -> None:
+    """Also when values are written: other bytes would move the fields after it."""
+    schema = record(("x", "int"), ("b", of, default))
+    message = f"b: its default {default!r} does not fit its type: {reason}"
+    _, (bad,) = Avro(schema, schemas={1: record(("x", "int"))}).decode(pa.array([b"\0\0\0\0\1\2"]))
+    assert bad.reason == message
+    with pytest.raises(ValueError, match=message):
+        Avro(schema).encode(pa.array([{"x": 1}]))
+
+
+@pytest.mark.parametrize(
+    ("of", "default"), [(["int", "long"], 1 << 31), ([FIXED, "string"], "ab"), (["float", "double"], 1e300)]
+)
+def test_default_of_a_union_is_of_the_first_branch_that_holds_it(of: Any, default: Any) -> None:
+    values = Avro(record(("x", "int"), ("b", of, default))).encode(pa.array([{"x": 1}]))
+    assert values.to_pylist() == [data("int", 1) + varint(1) + data(of[1], default)]
+
+
+@pytest.mark.parametrize("names", [("old", "new"), ("new", "old")])
+def test_name_of_a_field_is_stronger_than_an_alias(names: tuple[str, str]) -> None:
+    writer = record(*((name, "int") for name in names))
+    reader = record(("new", "int"))
+    reader["fields"][0]["aliases"] = ["old"]
+    found, bad = Avro(reader, schemas={1: writer}).decode(pa.array([framed(1, writer, {"old": 1, "new": 2})]))
+    assert (found.to_pylist(), bad) == ([{"new": 2}], [])
+
+
 def test_blocks_with_sizes_are_read() -> None:
     schema = {"type": "array", "items": "int"}
     found, bad = Avro(schema).decode(pa.array([b"\x03\x04\x02\x04\x02\x06\x00"]))  # -2, 4 bytes; 1, 2; 1; 3

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -238,7 +237,8 @@ class _Compiler:
         wanted = dict(
             zip([each.name for each in reader.fields], zip(reader.fields, column.children, strict=True), strict=True)
         )
-        by_alias = {alias: each.name for each in reader.fields for alias in each.aliases}
+        there = {each.name for each in writer.fields}
+        by_alias = {alias: each.name for each in reader.fields for alias in each.aliases if each.name not in there}
         for each in writer.fields:
             name = each.name if each.name in wanted else by_alias.get(each.name, "")
             if name in wanted:
@@ -253,9 +253,9 @@ class _Compiler:
         if not of.has_default:
             raise ResolutionError(f"{path}: the writer's schema lacks this field, and it has no default")
         try:
-            start, end = self.program.constant(default_bytes(of.node, of.default))
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, struct.error) as error:
-            raise ResolutionError(f"{path}: its default {of.default!r} does not fit its type: {error}") from None
+            start, end = self.program.constant(default_bytes(of, path))
+        except ValueError as error:
+            raise ResolutionError(str(error)) from None
         self.program.step(op.POOL, SKIP, start, end)
         self.read(of.node, of.node, column, path)
         self.program.step(op.DATA)

@@ -229,17 +229,28 @@ def varint(number: int) -> bytes:
     return bytes([*out, left])
 
 
-def default_bytes(node: Node, value: Any) -> bytes:
-    """Return the datum of a field's default, which JSON represents as the specification says.
+def default_bytes(of: Field, path: str) -> bytes:
+    """Return the datum of a field's default. Raises ValueError, with the path of the field, if it does not fit."""
+    try:
+        return _datum(of.node, of.default)
+    except _UNFIT as error:
+        raise ValueError(f"{path}: its default {of.default!r} does not fit its type: {error}") from None
 
-    Raises ValueError, TypeError, KeyError or AttributeError if it does not fit.
-    """
+
+_UNFIT = (ValueError, TypeError, LookupError, AttributeError, OverflowError, struct.error)
+
+
+def _datum(node: Node, value: Any) -> bytes:
+    """Return the datum of a value that JSON represents as the specification demands of defaults. Raises _UNFIT."""
     match node.kind:
         case "null":
             return b""
         case "boolean":
             return bytes([bool(value)])
         case "int" | "long":
+            limit = 1 << (31 if node.kind == "int" else 63)
+            if not -limit <= int(value) < limit:
+                raise ValueError("it is too large")
             return varint(int(value))
         case "float" | "double":
             return struct.pack("<f" if node.kind == "float" else "<d", value)
@@ -247,20 +258,22 @@ def default_bytes(node: Node, value: Any) -> bytes:
             data = value.encode("latin-1" if node.kind == "bytes" else "utf-8")
             return varint(len(data)) + bytes(data)
         case "fixed":
+            if len(value) != node.size:
+                raise ValueError(f"it has {len(value)} bytes, not {node.size}")
             return bytes(value.encode("latin-1"))
         case "enum":
+            if value not in node.symbols:
+                raise ValueError(f"{node.name} has no such symbol")
             return varint(node.symbols.index(value))
         case "array":
-            items = b"".join(default_bytes(node.items[0], item) for item in value)
+            items = b"".join(_datum(node.items[0], item) for item in value)
             return (varint(len(value)) + items if value else b"") + b"\0"
         case "map":
-            pairs = [
-                default_bytes(Node("string"), key) + default_bytes(node.items[0], item) for key, item in value.items()
-            ]
+            pairs = [_datum(Node("string"), key) + _datum(node.items[0], item) for key, item in value.items()]
             return (varint(len(pairs)) + b"".join(pairs) if pairs else b"") + b"\0"
         case "union":
-            return _branch_bytes(node, value)
-    return b"".join(default_bytes(each.node, value.get(each.name, each.default)) for each in node.fields)
+            return _branch_datum(node, value)
+    return b"".join(_datum(each.node, value.get(each.name, each.default)) for each in node.fields)
 
 
 _JSON: dict[str, tuple[type, ...]] = {
@@ -270,13 +283,13 @@ _JSON: dict[str, tuple[type, ...]] = {
 """The types of JSON's values for each kind. Those of other kinds are texts."""
 
 
-def _branch_bytes(node: Node, value: Any) -> bytes:
+def _branch_datum(node: Node, value: Any) -> bytes:
     """Return the datum of a union's default: that of the first branch which it fits."""
     for index, item in enumerate(node.items):
         kinds = _JSON.get(item.kind, (str,))
         if isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds):
             try:
-                return varint(index) + default_bytes(item, value)
-            except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+                return varint(index) + _datum(item, value)
+            except _UNFIT:
                 continue
     raise ValueError(f"{value!r} fits no branch of the union")

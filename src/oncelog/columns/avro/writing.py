@@ -122,7 +122,7 @@ class _Plan:
                 if each.name in there:
                     self._write(each.node, there[each.name], below(name, each.name), level)
                 elif each.has_default:
-                    self._put(default_bytes(each.node, each.default))
+                    self._put(default_bytes(each, below(name, each.name)))
                 else:
                     raise ValueError(f"the columns have no {below(name, each.name)}, and the schema has no default")
         elif node.kind in ("array", "map"):
