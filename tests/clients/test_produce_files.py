@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import time
@@ -114,6 +115,18 @@ def test_json_lines_keep_their_numbers(tool: Tool, admin: Admin, server: Server,
     ]
 
 
+def test_json_lines_keep_numbers_that_a_float_would_round(
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path
+) -> None:
+    admin.create_topics(name)
+    file = tmp_path / "a.jsonl"
+    values = ['{"a":[{"b":12345678901234567.89,"\u00fc":"x"}]}', '{"a":1E+400}', '{"a":0.10}', '{"a":-1E-400}']
+    file.write_text("\n".join(values))
+    tool("topic", "produce", name, "--from", str(file))
+    values[2] = '{"a":0.1}'
+    assert [each.value.decode() for each in records(server, name, 4)] == values
+
+
 def test_file_without_rows_sends_nothing(tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path) -> None:
     admin.create_topics(name)
     for file, text in (("a.csv", ""), ("b.csv", "id\n"), ("c.jsonl", "\n")):
@@ -134,6 +147,7 @@ def test_bad_rows_are_found_before_anything_is_sent(
         "c.csv": ("id\n" + "1\n" * 9_000_000 + "x\n", "name the column's type with --type COLUMN=TYPE"),
         "d.csv": ("id,id\n1,2\n", "two columns have the name id"),
         "e.parquet": ("no parquet", "e.parquet: "),
+        "f.jsonl": ('{"id": 1e9999999999999999999}\n', "line 1 is not JSON: 1e9999999999999999999 has too large an"),
     }
     for file, (text, reason) in cases.items():
         (tmp_path / file).write_text(text)
@@ -160,6 +174,8 @@ def test_wrong_options_of_files_are_named(tool: Tool, name: str, tmp_path: Path)
     ):
         assert reason in " ".join(tool.fails(2, *arguments).split()), arguments
     assert "No such file" in tool.fails(1, *start, "--from", str(tmp_path / "no.csv"))
+    os.mkfifo(tmp_path / "pipe.csv")  # to open it would wait for a writer
+    assert "is not a file on a disk" in tool.fails(2, *start, "--from", str(tmp_path / "pipe.csv"))
 
 
 # -- Avro -------------------------------------------------------------------------------------------------------------
@@ -192,17 +208,23 @@ def test_avro_values_have_a_registered_schema(
     assert "has no field more" in tool.fails(1, *arguments)
 
 
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}
+
+
 def test_json_lines_are_written_with_a_schema_of_a_file(
     tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, fake: SchemaRegistryDouble
 ) -> None:
     admin.create_topics(name)
-    (tmp_path / "a.jsonl").write_text('{"id": 1, "at": "2026-01-02T03:04:05Z", "in": {"a": null}}\n{"id": 2}\n')
+    (tmp_path / "a.jsonl").write_text(
+        '{"id": 1, "at": "2026-01-02T03:04:05Z", "in": {"a": null}, "sum": 12345678901234567.89}\n{"id": 2}\n'
+    )
     at = {"type": "long", "logicalType": "timestamp-millis"}
     inner = {"type": "record", "name": "In", "fields": [{"name": "a", "type": ["null", "string"]}]}
     fields = [
         {"name": "id", "type": "int"},
         {"name": "at", "type": ["null", at], "default": None},
         {"name": "in", "type": ["null", inner], "default": None},
+        {"name": "sum", "type": ["null", DECIMAL], "default": None},
     ]
     (tmp_path / "order.avsc").write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}))
     arguments = ("topic", "produce", name, "--from", str(tmp_path / "a.jsonl"), "--value-format", "avro")
@@ -211,8 +233,13 @@ def test_json_lines_are_written_with_a_schema_of_a_file(
     tool(*arguments, "--register")
     found = records(server, name, 2, value_deserializer=AvroDeserializer(SchemaRegistry(fake.url)))
     assert [each.value for each in found] == [
-        {"id": 1, "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "in": {"a": None}},
-        {"id": 2, "at": None, "in": None},
+        {
+            "id": 1,
+            "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "in": {"a": None},
+            "sum": Decimal("12345678901234567.89"),
+        },
+        {"id": 2, "at": None, "in": None, "sum": None},
     ]
     (tmp_path / "a.jsonl").write_text('{"id": 1, "in": {"b": 5}}\n')
     assert "has no field in.b" in tool.fails(1, *arguments)

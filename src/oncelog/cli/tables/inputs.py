@@ -6,8 +6,10 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, cast
 
@@ -48,9 +50,9 @@ class InputFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.name = os.path.basename(path)
+        if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # to open a pipe would wait
+            raise click.UsageError(f"--from {path}: it is not a file on a disk, and the command reads it twice")
         with open(path, "rb") as stream:
-            if not stream.seekable():
-                raise click.UsageError(f"--from {path}: it is not a file on a disk, and the command reads it twice")
             self._stamp = _stamp(stream)
         self.size = self._stamp.size
 
@@ -230,12 +232,15 @@ class LinesInput:
     def type_of(self, names: list[str]) -> pa.StructType:
         """See `Input`. Reads the file again."""
         found = pa.struct([])
-        for rows in self.batches(0):
+        for rows in self._batches(0, float):
             found = type_of_documents([{name: row[name] for name in names if name in row} for row in rows], found)
         return found
 
     def batches(self, skip: int) -> Iterator[list[dict[str, Any]]]:
-        """See `Input`."""
+        """See `Input`. A number that a float would round is a Decimal."""
+        return self._batches(skip, _exact)
+
+    def _batches(self, skip: int, parse_float: Callable[[str], Any]) -> Iterator[list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
         size = 0
         with self._file.stream() as stream:
@@ -245,7 +250,7 @@ class LinesInput:
                 skip -= 1
                 if skip >= 0:
                     continue
-                rows.append(self._parsed(number, line))
+                rows.append(self._parsed(number, line, parse_float))
                 size += len(line)
                 if size >= LINES_BYTES:
                     yield rows
@@ -253,16 +258,28 @@ class LinesInput:
         if rows:
             yield rows
 
-    def _parsed(self, number: int, line: bytes) -> dict[str, Any]:
+    def _parsed(self, number: int, line: bytes, parse_float: Callable[[str], Any]) -> dict[str, Any]:
         if len(line) > LONGEST_LINE:
             raise click.ClickException(f"{self._file.path}: line {number} is longer than {LONGEST_LINE} bytes")
         try:
-            found = json.loads(line, parse_constant=_refuse)
+            found = json.loads(line, parse_constant=_refuse, parse_float=parse_float)
         except (ValueError, RecursionError) as error:
             raise click.ClickException(f"{self._file.path}: line {number} is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise click.ClickException(f"{self._file.path}: line {number} is not a JSON object")
         return found
+
+
+def _exact(text: str) -> float | Decimal:
+    """Return a number without loss. Raises ValueError for one whose exponent has too many digits."""
+    number = float(text)
+    if repr(number) == text:
+        return number
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]} has too large an exponent") from None
+    return number if exact == Decimal(repr(number)) else exact
 
 
 def _refuse(text: str) -> NoReturn:
