@@ -173,6 +173,24 @@ def test_values_that_are_not_json_are_named_or_kept(
     assert "have no common type" in tool.fails(1, *arguments, "--keep-bad")
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(b'{"a": 1, "a": 2}', "was specified twice"), (b'{"a": 1e400}', "too big"), (b'{"a": "\\ud800"}', "surrogates")],
+)
+def test_json_that_only_python_reads_is_named_or_kept(
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, value: bytes, reason: str
+) -> None:
+    admin.create_topics(name)
+    write(server, name, {"b": 1}, value)
+    arguments = ("topic", "export", name, "--to", str(tmp_path / "a.parquet"), "--value-format", "json")
+    message = tool.fails(1, *arguments)
+    assert f"the value of {name}-0 at offset 1 " in message
+    assert reason in message
+    assert message.rstrip().endswith("; use --keep-bad, or --value-format string")
+    tool(*arguments, "--keep-bad")
+    assert pq.read_table(tmp_path / "a.parquet").column("_value_bad").to_pylist() == [None, value]
+
+
 def test_folder_is_continued(tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path) -> None:
     admin.create_topics(name, 2)
     folder = tmp_path / "out"

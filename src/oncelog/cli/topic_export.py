@@ -196,7 +196,7 @@ def _tables(
     consumer.assign({at: part.start})
     position, advanced = part.start, time.monotonic()
     while position < part.end:
-        for table in consumer.tables(timeout=POLL_S, headers=True, value=form):
+        for table in _readable(consumer.tables(timeout=POLL_S, headers=True, value=form)):
             before, position = position, min(consumer.position(*at), part.end)
             kept = pc.sum(pc.less(table.column("offset"), part.end)).as_py() or 0
             yield table.slice(0, kept), position
@@ -213,6 +213,17 @@ def _tables(
                 f"no record arrived for {PROGRESS_S:g} s: {topic}-{part.partition} has not returned the records from "
                 f"offset {position} to {part.end}"
             )
+
+
+def _readable(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables. Raises ClickException for a value that is not in the format."""
+    try:
+        yield from tables
+    except errors.BadRecordError as error:
+        raise click.ClickException(
+            f"the value of {error.topic}-{error.partition} at offset {error.offset} cannot be read: {error.reason}; "
+            "use --keep-bad, or --value-format string"
+        ) from None
 
 
 def _consumer(bootstrap: str, isolation_level: str) -> Consumer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -20,7 +21,7 @@ from oncelog.cli.tables.inputs import InputFile, open_input
 from oncelog.cli.tables.outputs import UNFINISHED, open_output
 from oncelog.cli.tables.parts import Exported, Folder, Part
 from oncelog.cli.tables.position import Run, rows_sent
-from oncelog.cli.tables.schemas import avro_schema, column_types, type_of_documents
+from oncelog.cli.tables.schemas import DocumentTypes, avro_schema, column_types
 from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.columns.avro.format import Avro
 
@@ -100,11 +101,39 @@ def test_file_that_changes_or_is_replaced_is_an_error(tmp_path: Path) -> None:
 
 
 def test_types_of_json_become_wider() -> None:
-    first = type_of_documents([{"a": 1, "b": None}], None)
-    both = type_of_documents([{"a": 1.5, "c": [{"d": 1}]}, {"b": "x"}], first)
-    assert both == pa.array([{"a": 1.5, "b": "x", "c": [{"d": 1}]}]).type
+    types = DocumentTypes(None)
+    types.add([{"a": 1, "b": None}])
+    types.add([{"a": 1.5, "c": [{"d": 1}]}, {"b": "x"}])
+    assert types.kind == pa.array([{"a": 1.5, "b": "x", "c": [{"d": 1}]}]).type
     with pytest.raises(pa.ArrowException):
-        type_of_documents([{"a": "x"}], both)
+        types.add([{"a": "x"}])
+
+
+LONG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "path"),
+    [
+        ([[{"a": LONG}], [{"a": 0.5}]], ".a"),
+        ([[{"a": 0.5}], [{"a": -LONG}]], ".a"),
+        ([[{"a": [{"b": LONG}]}], [{"a": []}], [{"a": [{"b": None}, {"b": 0.5}]}]], ".a[].b"),
+        ([[LONG], [0.5]], "the value"),
+    ],
+)
+def test_integers_that_a_double_would_round_have_no_type_with_fractions(batches: list[list[Any]], path: str) -> None:
+    types = DocumentTypes(None)
+    for documents in batches[:-1]:
+        types.add(documents)
+    with pytest.raises(pa.ArrowInvalid, match=re.escape(f"{path} has fractions")):
+        types.add(batches[-1])
+
+
+def test_integers_that_a_double_holds_may_have_fractions_beside_them() -> None:
+    types = DocumentTypes(None)
+    types.add([{"a": LONG - 1, "b": LONG}])
+    types.add([{"a": 0.5, "b": None}, {}])
+    assert types.kind == pa.struct([("a", pa.float64()), ("b", pa.int64())])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import click
 import pyarrow as pa
 
 from oncelog import errors
-from oncelog.cli.tables.schemas import type_of_documents
+from oncelog.cli.tables.schemas import DocumentTypes
 from oncelog.cli.tables.values import chunks
 from oncelog.client.serialization.plain import split_frame
 from oncelog.columns.decode import SCHEMA_WITH_HEADERS
@@ -133,18 +133,19 @@ def type_of_json(
     tables: Iterable[pa.Table], known: pa.DataType | None, topic: str, *, keep_bad: bool
 ) -> pa.DataType | None:
     """Return the type that holds the JSON values of these tables, and those of type `known`. Raises ClickException."""
+    found = DocumentTypes(known)
     for table in chunks(tables):
         documents = list(_documents(table, topic, keep_bad=keep_bad))
         if not documents:
             continue
         try:
-            known = type_of_documents(documents, known)
+            found.add(documents)
         except (pa.ArrowException, OverflowError) as error:
             text = " ".join(str(error).split())
             raise click.ClickException(
                 f"the values at {_where(table)} and before have no common type: {text}; use --value-format string"
             ) from None
-    return known
+    return found.kind
 
 
 def _documents(table: pa.Table, topic: str, *, keep_bad: bool) -> Iterator[Any]:
@@ -153,7 +154,10 @@ def _documents(table: pa.Table, topic: str, *, keep_bad: bool) -> Iterator[Any]:
             continue
         framed = split_frame(data)
         try:
-            yield json.loads(data if framed is None else framed[1])
+            document = json.loads(data if framed is None else framed[1])
+            if b"\\u" in data:  # it may have a lone surrogate, which is no text of Arrow
+                json.dumps(document, ensure_ascii=False).encode()
+            yield document
         except (ValueError, RecursionError) as error:
             if keep_bad:
                 continue

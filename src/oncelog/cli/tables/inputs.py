@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from oncelog.cli.tables.schemas import type_of_documents
+from oncelog.cli.tables.schemas import DocumentTypes
 
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 """The format of a file by the end of its name, before .gz."""
@@ -231,10 +231,10 @@ class LinesInput:
 
     def type_of(self, names: list[str]) -> pa.StructType:
         """See `Input`. Reads the file again."""
-        found = pa.struct([])
+        found = DocumentTypes(pa.struct([]))
         for rows in self._batches(0, float):
-            found = type_of_documents([{name: row[name] for name in names if name in row} for row in rows], found)
-        return found
+            found.add([{name: row[name] for name in names if name in row} for row in rows])
+        return found.kind
 
     def batches(self, skip: int) -> Iterator[list[dict[str, Any]]]:
         """See `Input`. A number that a float would round is a Decimal."""

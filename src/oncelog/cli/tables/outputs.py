@@ -35,6 +35,9 @@ class Output(Protocol):
     def close(self) -> None:
         """Write the rest."""
 
+    def abandon(self) -> None:
+        """End without the rest."""
+
 
 class _Parquet:
     def __init__(self, stream: BinaryIO, schema: pa.Schema) -> None:
@@ -45,6 +48,9 @@ class _Parquet:
 
     def close(self) -> None:
         self._writer.close()
+
+    def abandon(self) -> None:
+        self._writer.is_open = False  # otherwise `__del__` writes the rest, and prints that the file is closed
 
 
 class _Csv:
@@ -59,6 +65,9 @@ class _Csv:
 
     def close(self) -> None:
         self._writer.close()
+
+    def abandon(self) -> None:
+        """Do nothing: pyarrow writes no rest."""
 
 
 class _Lines:
@@ -75,6 +84,8 @@ class _Lines:
     def close(self) -> None:
         """Do nothing: each line is written."""
 
+    abandon = close
+
 
 _WRITERS: dict[str, Any] = {"parquet": _Parquet, "csv": _Csv, "jsonl": _Lines}
 
@@ -84,6 +95,7 @@ class OpenOutput:
 
     def __init__(self, path: str, output: Output) -> None:
         self.path = path
+        self.output = output
         self.write = output.write
 
 
@@ -101,10 +113,9 @@ def open_output(path: str, form: str, schema: pa.Schema) -> Iterator[OpenOutput]
             raise click.ClickException(f"another process has just written {path}; run the command again")
         stream.truncate(0)
         try:
-            output = _WRITERS[form](stream, schema)
-            made = OpenOutput(path, output)
-            yield made
-            output.close()
+            made = OpenOutput(path, _WRITERS[form](stream, schema))
+            with _closed_at_end(made.output):
+                yield made
         except (ValueError, TypeError, pa.ArrowException) as error:
             os.unlink(unfinished)
             advice = "" if form == "parquet" else "; a Parquet file can hold it"
@@ -116,6 +127,17 @@ def open_output(path: str, form: str, schema: pa.Schema) -> Iterator[OpenOutput]
         os.fsync(stream.fileno())
         os.replace(unfinished, made.path)
     sync_folder(path)
+
+
+@contextmanager
+def _closed_at_end(output: Output) -> Iterator[None]:
+    """Close the output at the end of the block, or abandon it after an error."""
+    try:
+        yield
+        output.close()
+    except BaseException:
+        output.abandon()
+        raise
 
 
 def lock(stream: IO[Any], path: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import oncelog.columns  # noqa: F401 first: its error names the missing extra
@@ -11,17 +11,64 @@ import oncelog.columns  # noqa: F401 first: its error names the missing extra
 # isort: split
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 
+MOST_EXACT = 1 << 53
+"""A double holds each integer up to this one."""
 ANY_TYPES = "permissive"
 """How Arrow merges the types of two batches: null with any type, and numbers with wider numbers."""
 
 
-def type_of_documents(documents: list[Any], known: pa.DataType | None) -> pa.DataType:
-    """Return the type that holds these JSON values and those of type `known`. Raises ArrowException if none does."""
-    found = pa.array(documents).type
+class DocumentTypes:
+    """Finds the type that holds all JSON values which are added, and those of type `kind`."""
+
+    def __init__(self, kind: pa.DataType | None) -> None:
+        self.kind = kind
+        self._long: set[str] = set()
+        """Fields with integers that a double would round."""
+
+    def add(self, documents: list[Any]) -> None:
+        """Add values. Raises ArrowException or OverflowError if no type holds them and the earlier ones."""
+        values = pa.array(documents)
+        self.kind = _merged(self.kind, values.type)
+        self._long.update(_long_integers(values, ""))
+        rounded = self._long and self._long.intersection(_doubles(self.kind, ""))
+        if rounded:
+            raise pa.ArrowInvalid(
+                f"{min(rounded) or 'the value'} has fractions, and integers that a double would round"
+            )
+
+
+def _long_integers(values: pa.Array, path: str) -> Iterator[str]:
+    """Yield the path of each field that has integers past 2^53."""
+    if pa.types.is_int64(values.type):
+        most = pc.min_max(values)
+        if max(-(most["min"].as_py() or 0), most["max"].as_py() or 0) > MOST_EXACT:
+            yield path
+    for index, (name, _) in enumerate(_parts(values.type)):
+        part = values.field(index) if pa.types.is_struct(values.type) else values.values
+        yield from _long_integers(part, path + name)
+
+
+def _doubles(kind: pa.DataType, path: str) -> Iterator[str]:
+    if pa.types.is_float64(kind):
+        yield path
+    for name, of in _parts(kind):
+        yield from _doubles(of, path + name)
+
+
+def _parts(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    """Return what a field or the items of a type add to the path, and their types."""
+    if pa.types.is_struct(kind):
+        return [(f".{field.name}", field.type) for field in kind]
+    return [("[]", kind.value_type)] if pa.types.is_list(kind) else []
+
+
+def _merged(known: pa.DataType | None, other: pa.DataType) -> pa.DataType:
+    """Return the type that holds the values of both. Raises ArrowException if there is none."""
     if known is None:
-        return found
-    schemas = [pa.schema([("v", each)]) for each in (known, found)]
+        return other
+    schemas = [pa.schema([("v", each)]) for each in (known, other)]
     return pa.unify_schemas(schemas, promote_options=ANY_TYPES).field("v").type
 
 
