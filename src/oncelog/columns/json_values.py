@@ -18,7 +18,7 @@ from oncelog.columns.json_texts import all_texts
 from oncelog.columns.json_types import WHOLE, Shape, converted, parsed_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import FRAME, MAGIC, Bad, bits, buffers, check_schema_id, frame
+from oncelog.columns.values import FRAME, MAGIC, Bad, bits, buffers, frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)
 """The start of each line that pyarrow.json reads."""
