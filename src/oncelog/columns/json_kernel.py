@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from oncelog.columns.json_nodes import CODES, DECIMAL, LIST, MANY_DIGITS, MAP, NO_NUMBER, NO_OBJECT, NOT_JSON, STRUCT
+from oncelog.columns.json_nodes import (
+    CODES,
+    DECIMAL,
+    LIST,
+    MANY_DIGITS,
+    MAP,
+    NO_NUMBER,
+    NO_OBJECT,
+    NOT_JSON,
+    STRUCT,
+    TEXT,
+)
 from oncelog.columns.kernels import compiled, copy, inlined
 
 _VALUE, _FIRST, _NAME, _AFTER = 0, 1, 2, 3
@@ -18,12 +29,30 @@ _NO_EXPONENT = 1 << 41
 
 _KEY = np.frombuffer(b'{"key":', np.uint8)
 _ITEM = np.frombuffer(b',"value":', np.uint8)
+_TEXT = np.frombuffer(b'{"text":"', np.uint8)
+_JSON = np.frombuffer(b'","json":', np.uint8)
 
 
 @compiled
 def _put(out: Any, pos: int, data: Any, start: int, end: int) -> int:
     copy(out, pos, data, start, end - start)
     return pos + end - start
+
+
+@compiled
+def _put_text(data: Any, start: int, end: int, out: Any, pos: int) -> int:
+    """Write any value as an object with its JSON as a text, and with itself, so that pyarrow.json checks it."""
+    pos = _put(out, pos, _TEXT, 0, _TEXT.shape[0])
+    for index in range(start, end):
+        if data[index] == 0x22 or data[index] == 0x5C:
+            out[pos] = 0x5C
+            pos += 1
+        out[pos] = data[index]
+        pos += 1
+    pos = _put(out, pos, _JSON, 0, _JSON.shape[0])
+    pos = _put(out, pos, data, start, end)
+    out[pos] = 0x7D
+    return pos + 1
 
 
 @compiled
@@ -318,6 +347,8 @@ def _put_whole(data: Any, index: int, end: int, shape: Any, node: int, out: Any,
     if kind == DECIMAL and (byte == 0x22 or byte == 0x2D or 0x30 <= byte <= 0x39):
         pos, code = _put_decimal(data, index, value_end, shape, node, out, pos)
         return value_end, pos, node * CODES + code if code != 0 else 0
+    if kind == TEXT and byte != 0x6E:
+        return value_end, _put_text(data, index, value_end, out, pos), 0
     return value_end, _put(out, pos, data, index, value_end), 0
 
 
@@ -384,6 +415,7 @@ def json_shaped(
 
     If a line does not have this shape, set its entry in `faults`, and write `{}`. `out` must have room for all lines,
     MAP_GROWTH for each colon, DECIMAL_GROWTH for each colon, comma and opening bracket, and three bytes for each line.
+    If the shape has a TEXT, also for all lines a second time, for each quote and backslash, and TEXT_GROWTH as often.
     `stack` has a number for each level of the shape.
     """
     pos = 0

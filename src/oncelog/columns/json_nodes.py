@@ -14,6 +14,8 @@ MAP: Final = 3
 """An object that becomes an array of objects with `key` and `value`. The node of the values follows."""
 DECIMAL: Final = 4
 """A number, or a text with a number. Precision and scale follow."""
+TEXT: Final = 5
+"""Any value. Except for null, it becomes an object with its JSON as a text, and with the value itself to be checked."""
 
 NOT_JSON: Final = 1
 NO_OBJECT: Final = 2
@@ -26,3 +28,5 @@ MAP_GROWTH: Final = 16
 """Bytes that an entry of a map grows by."""
 DECIMAL_GROWTH: Final = 6
 """Bytes that a number grows by."""
+TEXT_GROWTH: Final = 24
+"""Bytes that a value grows by which becomes a text, besides itself and a byte for each quote and backslash."""

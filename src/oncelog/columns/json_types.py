@@ -17,6 +17,26 @@ WHOLE = "the value"
 """What messages call the whole value, which has no name of its own."""
 MOST_DIGITS = 76
 """Digits of Arrow's largest decimal."""
+JSON_TEXT = getattr(pa, "json_", pa.string)()
+"""Any value, which becomes a text with its JSON. pyarrow 18 has no such type: there, it is a text in JSON."""
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+
+
+def read_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the column that is read for a type: that of its texts in place of JSON."""
+    t = pa.types
+    if _is_json(kind):
+        return kind.storage_type
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(read_type(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(read_type(kind.value_type)))
+    if t.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(read_type(kind.item_type)), kind.keys_sorted)
+    return kind
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -40,6 +60,8 @@ def parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
         return pa.list_(pa.struct([("key", kind.key_type), ("value", parsed_type(kind.item_type, name))]))
     if t.is_date32(kind) or t.is_time(kind) or _is_binary(kind):
         return pa.string()
+    if _is_json(kind):
+        return pa.struct([("text", pa.string())])
     if t.is_decimal(kind):
         if not 0 <= kind.scale <= MOST_DIGITS:
             raise TypeError(f"{name}: cannot read JSON into {kind}; its scale must be from 0 to {MOST_DIGITS}")
@@ -88,6 +110,8 @@ def converted(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         return pa.nulls(len(values))
     if _is_binary(kind):
         return _bytes(values, kind, name)
+    if t.is_struct(values.type):  # JSON_TEXT
+        return values.flatten()[0].cast(kind)
     if t.is_time(kind):
         return pc.binary_join_element_wise("1970-01-01", values, "T").cast(pa.timestamp(kind.unit)).cast(kind)
     return values.cast(kind)
@@ -124,13 +148,14 @@ _REASONS = {
 
 
 class Shape:
-    """What the kernel `json_shaped` rewrites in lines `{"v":VALUE}`: maps, and numbers of decimals."""
+    """What the kernel `json_shaped` rewrites in lines `{"v":VALUE}`: maps, numbers of decimals, and JSON as texts."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._numbers = [shapes.ANY]
         self._names = bytearray()
         self._places: dict[int, tuple[str, pa.DataType]] = {}
         self._depth = 1
+        self._has_texts = False
         self._root = self._add(pa.struct([("v", kind)]), "", 1)
         self.needed = self._root != 0
         """Whether there is something to rewrite."""
@@ -155,6 +180,9 @@ class Shape:
             return self._node(kind, name, shapes.MAP, self._add(kind.item_type, name, depth + 1))
         if t.is_decimal(kind):
             return self._node(kind, name, shapes.DECIMAL, kind.precision, kind.scale)
+        if _is_json(kind):
+            self._has_texts = True
+            return self._node(kind, name, shapes.TEXT)
         return 0
 
     def _node(self, kind: pa.DataType, name: str, *numbers: int) -> int:
@@ -176,6 +204,9 @@ class Shape:
         rows = len(ends) - 1
         colons, commas, opened = (int(np.count_nonzero(lines == byte)) for byte in b":,[")
         grown = shapes.MAP_GROWTH * colons + shapes.DECIMAL_GROWTH * (colons + commas + opened)
+        if self._has_texts:
+            escaped = int(np.count_nonzero((lines == 0x22) | (lines == 0x5C)))
+            grown += len(lines) + escaped + shapes.TEXT_GROWTH * (colons + commas + opened)
         out = np.empty(len(lines) + grown + 3 * rows + 1, np.uint8)
         out_ends, faults = np.empty(rows + 1, np.int64), np.zeros(rows, np.int64)
         kernel("json_shaped")(

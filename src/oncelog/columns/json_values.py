@@ -15,7 +15,7 @@ import pyarrow.json
 
 from oncelog.columns.fitting import cast, fitted
 from oncelog.columns.json_texts import all_texts
-from oncelog.columns.json_types import WHOLE, Shape, converted, parsed_type
+from oncelog.columns.json_types import WHOLE, Shape, converted, parsed_type, read_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
 from oncelog.columns.values import FRAME, MAGIC, Bad, bits, buffers, frame
@@ -35,7 +35,8 @@ class Json:
     that a value lacks are null, and fields that the schema lacks are ignored. Writing does not need a schema. If there
     is one, values are written with its types, and the columns must be exactly its fields.
 
-    Times and dates are ISO 8601 texts, decimals are numbers, bytes are base64, and maps are objects. A number that its
+    Times and dates are ISO 8601 texts, decimals are numbers, bytes are base64, and maps are objects. A field of the
+    type `pa.json_()` may have any value, which is read as a text with its JSON. A number that its
     type cannot hold is an error; it is never rounded, except to the nearest float if the type is a float. NaN and
     infinities are read as Python's json writes them. NaN, infinities, and times that cannot be read again raise
     ValueError when they are written. The schema registry's framing is skipped when reading. It is written if
@@ -52,9 +53,10 @@ class Json:
                 "the schema must be a pyarrow.Schema or pyarrow.DataType, as in Json(pa.schema([('id', pa.int64())])), "
                 f"not {type(schema).__name__}"
             )
-        self.type = pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
-        self._parsed = None if self.type is None else parsed_type(self.type, WHOLE)
-        self._shape = None if self.type is None else Shape(self.type)
+        kind = pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
+        self._parsed = None if kind is None else parsed_type(kind, WHOLE)
+        self._shape = None if kind is None else Shape(kind)
+        self.type = None if kind is None else read_type(kind)
         self._frame = frame(schema_id)
         self.keep_bad = keep_bad
 

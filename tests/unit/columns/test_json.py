@@ -216,3 +216,22 @@ def test_framed_values_are_read_and_written() -> None:
     values = form.encode(pa.array([[("a", 1)]], MAP))
     assert values.to_pylist() == [b'\0\0\0\0\7{"a":1}']
     assert form.decode(values)[0].to_pylist() == [[("a", 1)]]
+
+
+def test_any_value_is_read_as_a_text_with_its_json() -> None:
+    kind = pa.struct([("a", pa.json_()), ("l", pa.list_(pa.json_())), ("m", pa.map_(pa.string(), pa.json_()))])
+    texts = ["1", "-0.50e3", '"x\\"\\\\\\u00e9 ü"', "true", '{"b": [1, {"c": "\\n"}]}', "[ ]", '"' + "\\\\" * 3 + '"']
+    values = [f'{{"a": {text}, "l": [{text} , null,{text}], "m": {{"k": {text}}}}}'.encode() for text in texts]
+    found, bad = read(kind, *values, b'{"a": null, "m": null}', b"{}")
+    assert bad == []
+    assert [row["a"] for row in found] == [*texts, None, None]
+    assert [row["l"] for row in found] == [*([text, None, text] for text in texts), None, None]
+    assert [row["m"] for row in found] == [*([("k", text)] for text in texts), None, None]
+    assert read(pa.json_(), *(text.encode() for text in texts)) == (texts, [])
+    assert Json(kind).type.field("a").type == pa.string()
+
+
+@pytest.mark.parametrize("value", ["tru", "01", '{"b": tru}', '{"b": }', "[1 2]", '"\\x"', "1 2", "nul"])
+def test_value_of_a_text_must_be_json(value: str) -> None:
+    found, bad = read(pa.struct([("a", pa.json_())]), b'{"a": 5}', f'{{"a": {value}}}'.encode(), b'{"a": 6}')
+    assert (found, len(bad)) == ([{"a": "5"}, None, {"a": "6"}], 1)
