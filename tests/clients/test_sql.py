@@ -7,6 +7,7 @@ import pickle
 import sqlite3
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 import oncelog
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.tables.choosing import Wanted
-from oncelog.tables.query import Query
+from oncelog.tables.query import Query, schema_of
 from oncelog.tables.ranges import read
 from oncelog.tables.source import sampled
 from oncelog.testing import SchemaRegistryDouble
@@ -566,3 +567,59 @@ def test_sample_has_a_size(server: Server, admin: Admin, name: str) -> None:
         server.bootstrap, auto_offset_reset="none", fetch_max_bytes=1, max_partition_fetch_bytes=1
     ) as consumer:
         assert sampled(consumer, name).nbytes < 64 << 20
+
+
+def test_field_of_json_with_several_types_is_a_text(server: Server, admin: Admin, name: str) -> None:
+    """Each value is the JSON of the record. Fields beside it keep their types."""
+    admin.create_topics(name)
+    values = [b'{"id": 1, "x": 5}', b'{"id": 2, "x": "5"}', b'{"id": 3, "x": {"y": [1.50]}}', b'{"id": 4}']
+    with Producer(server.bootstrap) as producer:
+        for value in values:
+            producer.send(name, value)
+    with oncelog.sql(f'select sum(id) from "{name}"', server.bootstrap) as query:
+        assert query.rows() == [(10,)]
+    with oncelog.sql(f"select x, x::json->>'$.y[0]' from \"{name}\" order by id", server.bootstrap) as query:
+        assert query.rows() == [("5", None), ('"5"', None), ('{"y": [1.50]}', "1.5"), (None, None)]
+    assert oncelog.scan(name, server.bootstrap).schema.field("x").type == pa.string()
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b'{"id": "x"}')
+    given = {name: Wanted("json", schema_of("id json"))}
+    with oncelog.sql(f'select id from "{name}" order by _offset', server.bootstrap, formats=given) as query:
+        assert query.rows() == [("1",), ("2",), ("3",), ("4",), ('"x"',)]
+
+
+def test_integers_of_json_are_never_rounded(server: Server, admin: Admin, name: str) -> None:
+    big = 2**63
+    cases: list[tuple[list[str], list[Any]]] = [
+        (["1", f"{big}"], [Decimal(1), Decimal(big)]),
+        ([f"-{big}", f"{big - 1}"], [-big, big - 1]),
+        (["1" * 38, "1"], [Decimal("1" * 38), Decimal(1)]),
+        (["1" * 39, "1"], ["1" * 39, "1"]),
+        (["0.5", f"{2**53 + 1}"], ["0.5", f"{2**53 + 1}"]),
+        (["0.5", f"{2**53}"], [0.5, 2.0**53]),
+    ]
+    for number, (texts, wanted) in enumerate(cases):
+        topic = f"{name}-{number}"
+        admin.create_topics(topic)
+        with Producer(server.bootstrap) as producer:
+            for text in texts:
+                producer.send(topic, f'{{"a": {text}}}'.encode())
+        with oncelog.sql(f'select a from "{topic}" order by _offset', server.bootstrap) as query:
+            assert query.rows() == [(each,) for each in wanted]
+
+
+def test_objects_without_fields_and_values_that_are_no_objects(server: Server, admin: Admin, name: str) -> None:
+    cases: list[tuple[str, list[bytes], str, Any]] = [
+        ("auto", [b"{}"], "value", "{}"),
+        ("auto", [b'{"a": {}}'], "a", "{}"),
+        ("json", [b"[1, 2]"], "value", [1, 2]),
+        ("json", [b"[" * 100 + b"]" * 100], "value::varchar", None),
+    ]
+    for number, (form, values, column, wanted) in enumerate(cases):
+        topic = f"{name}-{number}"
+        admin.create_topics(topic)
+        with Producer(server.bootstrap) as producer:
+            for value in values:
+                producer.send(topic, value)
+        with oncelog.sql(f'select {column} from "{topic}"', server.bootstrap, formats={topic: form}) as query:
+            assert query.rows()[0][0] == wanted or wanted is None

@@ -14,10 +14,9 @@ from oncelog.columns.json_values import Json
 from oncelog.columns.text import Text
 from oncelog.columns.values import FRAME, MAGIC, Format
 from oncelog.errors import ConfigError
+from oncelog.tables.json_types import type_of
 
 FORMATS = ("auto", "json", "avro", "string", "bytes")
-SAMPLE_BLOCK = 1 << 24
-"""The longest JSON value of a sample, in bytes."""
 
 Make = Callable[[frozenset[str] | None, bool], Format | None]
 """Returns what decodes a column: only these fields of a record (None: all), and whether bad values become null."""
@@ -96,46 +95,28 @@ def _json(topic: str, part: str, wanted: Wanted, sample: Callable[[], pa.Array],
         kind = pa.struct(list(kind))
     whole = kind
 
-    def make(fields: frozenset[str] | None, keep_bad: bool) -> Format:
+    def make(fields: frozenset[str] | None, keep_bad: bool) -> Json:
         if fields is None or not pa.types.is_struct(whole):
             return Json(whole, keep_bad=keep_bad)
         return Json(pa.struct([field for field in whole if field.name in fields]), keep_bad=keep_bad)
 
     try:
-        make(None, False)
+        return Field("json", make(None, False).type, make, how)
     except TypeError as error:
         raise ConfigError(f"schema of {topic}: {error}") from None
-    return Field("json", whole, make, how)
 
 
 def _inferred(topic: str, part: str, sample: pa.Array) -> pa.DataType:
-    """Return the type of JSON objects. Fields that are null in all of them are texts."""
-
+    """Return the type of JSON values."""
     advice = f"give the schema of {topic}'s {part}, such as {topic}='id bigint, name varchar'"
     try:
-        lines = [json.dumps(json.loads(each)) for each in sample.drop_null().to_pylist()]
+        values = [json.loads(each) for each in sample.drop_null().to_pylist()]
+        found = type_of(values)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"a {part} of {topic} is no JSON that can be read ({error}); {advice}") from None
-    if not lines:
+    if not values:
         raise ConfigError(f"{topic} has no JSON {part} yet; {advice}")
-    try:
-        options = pa.json.ReadOptions(block_size=SAMPLE_BLOCK)
-        found = pa.json.read_json(pa.BufferReader("\n".join(lines).encode()), read_options=options).schema
-    except pa.ArrowInvalid as error:
-        raise ConfigError(f"the JSON of {topic}'s {part} has no common schema ({error}); {advice}") from None
-    return pa.struct([field.with_type(_without_nulls(field.type)) for field in found])
-
-
-def _without_nulls(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_without_nulls(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
-    if pa.types.is_timestamp(kind):
-        return pa.string()  # a text of a date in the sample may be another text elsewhere
-    return kind
+    return found
 
 
 def _avro(

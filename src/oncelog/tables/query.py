@@ -19,6 +19,7 @@ except ImportError as missing:
 from oncelog import errors
 from oncelog.client.consumer.blocking import Consumer
 from oncelog.client.serialization.registry import SchemaRegistry
+from oncelog.columns.json_types import JSON_TEXT
 from oncelog.tables.bounds import ALL, OFFSET, PARTITION, TIMESTAMP
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.layout import Layout
@@ -82,13 +83,15 @@ def sql(
 
 
 def schema_of(columns: str) -> pa.Schema:
-    """Return the schema of columns as in CREATE TABLE: "id bigint, name varchar". Raises ConfigError."""
+    """Return the schema of columns as in CREATE TABLE: "id bigint, name varchar, more json". Raises ConfigError."""
     with duckdb.connect() as connection:
         try:
             connection.execute(f"CREATE TABLE columns ({columns})")
         except duckdb.Error as error:
             raise errors.ConfigError(f"{columns!r}: {_first_line(error)}") from None
-        return connection.sql("FROM columns").to_arrow_table().schema
+        found = connection.sql("FROM columns")
+        fields = zip(found.to_arrow_table().schema, found.types, strict=True)
+        return pa.schema([field.with_type(JSON_TEXT) if kind == "JSON" else field for field, kind in fields])
 
 
 def _wanted(given: Given | None) -> dict[str, Wanted]:
