@@ -15,6 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ScramMechanism, UserScramCredentialDeletion
 
+import oncelog
 from oncelog import Consumer, Producer, errors
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
@@ -76,6 +77,20 @@ def test_clients_write_and_read(secured: SecuredOncelog, listener: str, mechanis
         while len(found) < 3:
             found += [record.value for record in consumer.poll(30)]
     assert found == [bytes(200_000), b"ours", b"theirs"]
+
+
+def test_producer_of_a_query_logs_in_as_its_consumer(secured: SecuredOncelog, name: str) -> None:
+    """Whether the settings are keywords or a mapping, and also if it has options of its own."""
+    mapping = secured.options("LOGIN", "PLAIN")
+    brokers = mapping["bootstrap.servers"]
+    with Producer(brokers, **ours(mapping)) as producer:
+        producer.send(name, b'{"a": 1}').result()
+    text = f'select a from "{name}"'
+    with oncelog.sql(text, brokers, fetch_max_bytes=1 << 20, **ours(mapping)) as query:
+        assert query.into(name, {"client.id": "etl"}, linger_ms=5) == 1
+        assert query.into(name, once=name) == 1
+    with oncelog.sql(text, None, {**mapping, "fetch.max.bytes": 1 << 20}) as query:
+        assert query.into(name) == 3
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -209,16 +209,14 @@ class Query:
         The columns `_key`, `_partition`, `_timestamp` and `_headers` become these parts of a record, the others a JSON
         object. A single other column `value` of texts or bytes is the value itself. With `once`, a name, the result is
         written only if none was written to this topic under this name before: then, return None. Brokers forget a name
-        after `offsets.retention.minutes` (by default, seven days). `config` (default: that of the query) and `options`
-        are those of a producer.
+        after `offsets.retention.minutes` (by default, seven days). `config` and `options` are those of a producer. It
+        also has the query's own that all clients have, such as `client_id` and the login.
 
         Raises ConfigError, and the errors of a producer, after which nothing is written.
         """
         from oncelog.tables.writing import write
 
-        source = self._source
-        settings = source.config if config is None else config
-        return write(self.reader(progress), topic, source.bootstrap_servers, settings, options, once, source.consumer)
+        return write(self.reader(progress), topic, self._source, config or {}, options, once)
 
     def reads(self) -> list[Read]:
         """Return what the query reads of each topic."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from oncelog import errors
-from oncelog.client.consumer.blocking import Consumer
 from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.client.options import COMMON, option_name
 from oncelog.client.producer.blocking import Producer
 from oncelog.columns.json_values import Json
 from oncelog.tables.bounds import OF_RECORD, OFFSET
 from oncelog.tables.layout import VALUE
+from oncelog.tables.source import Source
 
 TIMEOUT_MS = 900_000
 """How long the transaction may be open, if the user does not set it. Brokers allow this much by default."""
@@ -25,25 +26,26 @@ _OWN = {name: source for name, source in OF_RECORD.items() if name != OFFSET}
 def write(
     batches: Iterable[pa.RecordBatch],
     topic: str,
-    bootstrap_servers: str | Sequence[str] | None,
-    config: Mapping[str, Any] | None,
+    source: Source,
+    config: Mapping[str, Any],
     options: Mapping[str, Any],
     once: str | None,
-    reading: Callable[[str], Consumer],
 ) -> int | None:
     """Write batches as records in one transaction. Return their number, or None if `once` was written before.
 
     With `once`, the transaction also commits an offset of a group of that name. The next run finds it. If two run at a
-    time, the second one aborts the transaction of the first one. `reading` returns a consumer of a group.
+    time, the second one aborts the transaction of the first one. `config` and `options` are those of the producer. It
+    also has those of the source that all clients have.
     """
     if once is not None and not once.strip():
         raise errors.ConfigError("the name of `once` is empty, so the result could be written twice; give a name")
     name = f"oncelog-sql-{uuid.uuid4().hex if once is None else once}"
-    with Producer(bootstrap_servers, config, **{**_timeout(config), **options, "transactional_id": name}) as producer:
+    settings = {"transaction_timeout_ms": TIMEOUT_MS, **_common(source), **_named(config), **_named(options)}
+    with Producer(source.bootstrap_servers, {**settings, "transactional_id": name}) as producer:
         if once is not None:
             producer.begin_transaction()  # the transactions of earlier runs have ended after this
             producer.abort_transaction()
-            with reading(name) as consumer:
+            with source.consumer(name) as consumer:
                 if consumer.committed([(topic, 0)]):
                     return None
         waiting = iter(batches)
@@ -60,10 +62,15 @@ def write(
         return count
 
 
-def _timeout(config: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return the timeout of the transaction, unless the user has set it."""
-    given = {"transaction.timeout.ms", "transaction_timeout_ms"} & (config or {}).keys()
-    return {} if given else {"transaction_timeout_ms": TIMEOUT_MS}
+def _common(source: Source) -> dict[str, Any]:
+    """Return the settings of a source that all clients have, such as those of TLS and the login."""
+    given = {**_named(source.config or {}), **_named(source.options)}
+    return {name: value for name, value in given.items() if name in COMMON}
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their names here, so that one spelling of a name replaces another one."""
+    return {option_name(name): value for name, value in settings.items()}
 
 
 def records(batch: pa.RecordBatch) -> pa.Table:
