@@ -126,28 +126,28 @@ class ClientClosedError(UsageError):
 class BadRecordError(OncelogError, ValueError):
     """A record's key or value (`column`) does not match its format. The consumer's position is before the record.
 
-    The attributes `topic`, `partition`, `offset` and `reason` describe the record.
+    The attributes `topic`, `partition`, `offset` and `reason` describe the record, and `advice` says what to do.
     """
 
     def __init__(
         self, column: str, topic: str, partition: int, offset: int, reason: str, advice: str | None = None
     ) -> None:
         self.column, self.topic, self.partition, self.offset, self.reason = column, topic, partition, offset, reason
-        self._advice = advice or (
+        self.advice = advice or (
             f"Seek to offset {offset + 1} to skip the record, or keep the bytes of such values in a column of their "
             f"own: {column}=Json(..., keep_bad=True) or Avro(..., keep_bad=True)"
         )
         super().__init__(
             f"cannot read the {column} of the record at offset {offset} of {topic}-{partition}: {reason.rstrip('. ')}. "
-            + self._advice
+            f"{self.advice}"
         )
 
-    def advised(self, advice: str) -> BadRecordError:
+    def with_advice(self, advice: str) -> BadRecordError:
         """Return the error with other advice."""
         return type(self)(self.column, self.topic, self.partition, self.offset, self.reason, advice)
 
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str, int, int, str, str]]:
-        return type(self), (self.column, self.topic, self.partition, self.offset, self.reason, self._advice)
+        return type(self), (self.column, self.topic, self.partition, self.offset, self.reason, self.advice)
 
 
 class SerializationError(OncelogError, ValueError):

@@ -109,6 +109,19 @@ def test_rows_are_written_to_a_topic_once(tool: Tool, admin: Admin, topic: str) 
     assert sorted(lines) == ['de={"s":5}', 'fr={"s":6.25}']
 
 
+def test_error_about_a_bad_record_names_the_options(tool: Tool, server: Server, topic: str) -> None:
+    with Producer(server.bootstrap) as producer:
+        producer.send(topic, b'{"id": "x"}', key=b"\xff")
+    arguments = ("sql", f'select id, _key from "{topic}"', "--schema", f"{topic}=id bigint")
+    error = tool.fails(1, *arguments)
+    assert f"at offset 10 of {topic}-0: id: it must be a number, not a text. Say with --schema how" in error
+    assert "--bad-records null" in error
+    assert "keep_bad" not in error
+    found = tool(*arguments, "--bad-records", "null", "--output", "json")
+    assert json.loads(found.splitlines()[-1]) == {"id": None, "_key": {"base64": "/w=="}}
+    assert "Say with --key-format how" in tool.fails(1, *arguments, "--key-format", f"{topic}=string")
+
+
 def test_explain_shows_what_is_read(tool: Tool, topic: str) -> None:
     query = f"select country from \"{topic}\" where _offset between 3 and 4 and country <> 'x'"
     lines = tool("sql", query, "--explain").splitlines()

@@ -187,6 +187,11 @@ def sql(
                 _save(found, file)
             else:
                 _run(found, lambda progress: _print(found.reader(progress), form, rows))
+    except errors.BadRecordError as error:
+        schema = "--schema" if error.column == "value" else "--key-format"
+        raise error.with_advice(
+            f"Say with {schema} how to read {error.topic}, or read such {error.column}s as null with --bad-records null"
+        ) from None
     except errors.ConfigError as error:
         raise click.ClickException(str(error)) from None
 
@@ -253,7 +258,7 @@ def _save(query: Query, path: Path) -> None:
 
 
 def _write(query: Query, topic: str, once: str | None) -> None:
-    config = {**client_settings(), **producer_settings()}
+    config = producer_settings()
     written = _run(query, lambda progress: query.into(topic, once=once, progress=progress, config=config))
     if written is None:
         note(f"{once} is written already; nothing was done")

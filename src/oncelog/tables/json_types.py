@@ -35,7 +35,7 @@ def type_of(values: list[Any], depth: int = 0) -> pa.DataType:
     if kinds == {str} or not kinds:
         return pa.string()
     if kinds == {int}:
-        if -(1 << 63) <= min(some) and max(some) < 1 << 63:
+        if min(some) >= -(1 << 63) and max(some) < 1 << 63:
             return pa.int64()
         return pa.decimal128(38, 0) if max(map(abs, some)) < _MOST else JSON_TEXT
     return pa.float64() if kinds <= {int, float} and all(map(_is_double, some)) else JSON_TEXT

@@ -14,7 +14,7 @@ from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.tables.bounds import Bounds, Range, microseconds
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.layout import Layout
-from oncelog.tables.ranges import Found, found_ranges, read, require_same
+from oncelog.tables.ranges import Found, Ranges, found_ranges, read, require_same
 from oncelog.tables.source import FAIL, Source
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Scan:
                 require_same(consumer, self.topic, found)
             ranges = found.ranges
             done = 0
-            for table in _advised(read(consumer, ranges, source.stop_us(bounds.times), **decoding)):
+            for table in self._read(consumer, ranges, decoding):
                 if progress is not None:
                     positions = consumer.positions()
                     now = sum(min(positions.get(tp, end), end) - start for tp, (start, end) in ranges.items())
@@ -157,14 +157,15 @@ class Scan:
                     done = now
                 yield from self._layout.batches(_in_time(table, bounds.times), self._wanted, whole=whole)
 
-
-def _advised(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables. BadRecordError says what to do here, where the position of the consumer is hidden."""
-    try:
-        yield from tables
-    except errors.BadRecordError as error:
-        advice = "To read such values as null, use bad_records='null', or --bad-records null of oncelog sql"
-        raise error.advised(advice) from None
+    def _read(self, consumer: Consumer, ranges: Ranges, decoding: Mapping[str, Any]) -> Iterator[pa.Table]:
+        try:
+            yield from read(consumer, ranges, self._source.stop_us(self._bounds.times), **decoding)
+        except errors.BadRecordError as error:
+            key = "" if error.column == "value" else "key_"
+            raise error.with_advice(
+                f"Give the schema ({key}formats of oncelog.sql, {error.column}_schema of oncelog.scan), or read such "
+                f"{error.column}s as null: bad_records='null'"
+            ) from None
 
 
 def _in_time(table: pa.Table, times: Range) -> pa.Table:

@@ -40,6 +40,8 @@ def test_gap_and_stale_are_distinguished() -> None:
 def test_reason_of_a_bad_record_ends_with_one_full_stop() -> None:
     error = errors.BadRecordError("value", "t", 0, 7, "Invalid value.")
     assert "Invalid value. Seek to offset" in str(error)
+    other = pickle.loads(pickle.dumps(error.with_advice("Skip it.")))
+    assert str(other) == "cannot read the value of the record at offset 7 of t-0: Invalid value. Skip it."
 
 
 def test_unknown_codes_keep_their_number() -> None:
