@@ -24,7 +24,7 @@ import oncelog
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.query import Query, schema_of
-from oncelog.tables.ranges import read
+from oncelog.tables.ranges import Found, read
 from oncelog.tables.source import sampled
 from oncelog.testing import SchemaRegistryDouble
 from support.processes import wait_until
@@ -64,6 +64,7 @@ def orders(server: Server, admin: Admin, topic: str, *, hours: int = 10, partiti
 
 def read_counts(query: Query) -> tuple[int, int]:
     (only,) = query.reads()
+    assert only.found is not None
     return only.found.counts()
 
 
@@ -147,7 +148,8 @@ def test_time_until_ends_the_reading_if_the_disorder_is_known(server: Server, ad
             assert sorted(query.rows()) == [(hour,) for hour in sorted((*range(8), 7))]
     beyond = {(name, 0): (0, 1_000_000)}  # a read to there never ends
     with Consumer(server.bootstrap, auto_offset_reset="none") as consumer:
-        found = pa.concat_tables(read(consumer, beyond, end_us + 3 * HOUR_MS * 1000))
+        part = Found(name, consumer.topic_id(name), beyond, beyond)
+        found = pa.concat_tables(read(consumer, part, end_us + 3 * HOUR_MS * 1000))
     assert len(found) >= 12
 
 
@@ -527,6 +529,19 @@ def test_topic_that_was_created_again_is_not_read(server: Server, admin: Admin, 
         with pytest.raises(errors.UnknownTopicError, match="deleted and created again"):
             query.rows()
         assert query.rows() == [(2,)]  # after an error, the result is that of now
+
+
+def test_topic_that_is_deleted_while_it_is_read(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap, batch_size=1) as producer:
+        for number in range(1000):
+            producer.send(name, b'{"a": %d}' % number)
+    small = {"fetch_max_bytes": 1, "max_partition_fetch_bytes": 1}
+    batches = oncelog.scan(name, server.bootstrap, **small).batches()
+    assert next(batches).num_rows < 1000
+    admin.delete_topics(name)
+    with pytest.raises(errors.UnknownTopicError, match=f"topic {name} was deleted while it was read"):
+        list(batches)
 
 
 def test_results_follow_each_other(server: Server, admin: Admin, name: str) -> None:

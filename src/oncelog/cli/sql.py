@@ -224,12 +224,13 @@ def _require_read(named: set[str], query: Query) -> None:
 
 
 def _explain(query: Query) -> None:
-    for topic, layout, need, found in query.reads():
-        read, whole = found.counts()
-        names = [layout.columns[number].name for number in sorted(need.columns)]
-        click.echo(f"{topic}: values are {layout.value.form} ({layout.value.how}), keys {layout.key.form}")
-        click.echo(f"  reads {read:,} of {whole:,} offsets, and the columns {', '.join(names)}")
-        for (_, partition), (start, end) in found.ranges.items():
+    for scan in query.reads():
+        assert scan.found is not None
+        read, whole = scan.found.counts()
+        key, value = scan.layout.key, scan.layout.value
+        click.echo(f"{scan.topic}: values are {value.form} ({value.how}), keys {key.form}")
+        click.echo(f"  reads {read:,} of {whole:,} offsets, and the columns {', '.join(scan.schema.names)}")
+        for (_, partition), (start, end) in scan.found.ranges.items():
             click.echo(f"  partition {partition}: offsets {start} to {end - 1}")
     click.echo(query.plan())
 
@@ -292,7 +293,7 @@ def _run(query: Query, work: Callable[[Progress], T], *, bar: bool = True) -> T:
         except BaseException as error:  # noqa: BLE001 - the other thread raises it
             ended.put((None, error))
 
-    offsets = sum(each.found.counts()[0] for each in query.reads())
+    offsets = sum(each.found.counts()[0] for each in query.reads() if each.found is not None)
     with progress("reading", offsets) if bar else nullcontext(lambda _: None) as advance:
         thread = threading.Thread(target=run, args=(advance,), daemon=True)
         try:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,12 +20,10 @@ from oncelog import errors
 from oncelog.client.consumer.blocking import Consumer
 from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.columns.json_types import JSON_TEXT
-from oncelog.tables.bounds import ALL, OFFSET, PARTITION, TIMESTAMP
+from oncelog.tables.bounds import OFFSET, PARTITION, TIMESTAMP
 from oncelog.tables.choosing import Wanted
-from oncelog.tables.layout import Layout
 from oncelog.tables.parser import Parser
 from oncelog.tables.plan import Need, Reading, column_name, needs, table_names
-from oncelog.tables.ranges import Found
 from oncelog.tables.scan import Progress, Scan
 from oncelog.tables.source import FAIL, Source
 from oncelog.tables.sqlite_tables import SqliteTable, quoted
@@ -96,15 +94,6 @@ def schema_of(columns: str) -> pa.Schema:
 
 def _wanted(given: Given | None) -> dict[str, Wanted]:
     return {topic: Wanted(each) if isinstance(each, str) else each for topic, each in (given or {}).items()}
-
-
-class Read(NamedTuple):
-    """What a query reads of a topic."""
-
-    topic: str
-    layout: Layout
-    need: Need
-    found: Found
 
 
 class Query:
@@ -218,9 +207,9 @@ class Query:
 
         return write(self.reader(progress), topic, self._source, config or {}, options, once)
 
-    def reads(self) -> list[Read]:
+    def reads(self) -> list[Scan]:
         """Return what the query reads of each topic."""
-        return [Read(each.scan.topic, each.layout, each.need, each.found) for each in self._streams]
+        return [each.scan for each in self._streams]
 
     def refresh(self) -> None:
         """Let the next result have the records that are committed now, and a new `now()`."""
@@ -251,8 +240,7 @@ class Query:
                 if schema in sqlite and schema:
                     self._add_table(SqliteTable(sqlite[schema], name), schema, name)
                 elif not schema and name in topics:
-                    layout = self._source.layout(consumer, name)
-                    self._add_topic(name, layout)
+                    self._add_topic(Scan(self._source, name, self._source.layout(consumer, name)))
             try:
                 self._limit(consumer)
             except duckdb.CatalogException as error:
@@ -260,12 +248,13 @@ class Query:
                 advice = f". Topics with a similar name: {', '.join(sorted(near))}" if near else ""
                 raise errors.ConfigError(f"{_first_line(error)}{advice}") from None
 
-    def _add_topic(self, topic: str, layout: Layout) -> None:
+    def _add_topic(self, scan: Scan) -> None:
+        topic = scan.topic
         same = [each.scan.topic for each in self._streams if each.scan.topic.casefold() == topic.casefold()]
         if same:
             raise errors.ConfigError(f"SQL does not distinguish the topics {same[0]} and {topic}; query one of them")
         number = len(self._streams)
-        stream = _Stream(number, Scan(self._source, topic, layout, ALL), layout)
+        stream = _Stream(number, scan)
         self._streams.append(stream)
         self._add(stream, f"topic {number}", "", topic, stream.names)
 
@@ -316,33 +305,34 @@ class Query:
 class _Stream:
     """A topic for DuckDB. Each scan of it gets a stream of its own."""
 
-    def __init__(self, number: int, scan: Scan, layout: Layout) -> None:
-        self._whole = self.scan = scan
-        self.layout = layout
-        self.need = Need(frozenset(range(len(layout.columns))), ALL)
-        self.found = Found({}, {})
+    def __init__(self, number: int, scan: Scan) -> None:
+        self.scan = scan
+        """Once `limit` was called, what the query reads of the topic."""
         self.progress: Progress | None = None
         self.failure: BaseException | None = None
         self.stopped = False
-        self._order = sorted(range(len(layout.columns)), key=lambda index: layout.columns[index].name != PARTITION)
+        self._whole = scan
+        columns = scan.layout.columns
+        self._order = sorted(range(len(columns)), key=lambda index: columns[index].name != PARTITION)
         """The partition comes first, because DuckDB reads the first column to count rows."""
-        self.schema = pa.schema([(column_name(number, index), layout.columns[index].type) for index in self._order])
-        self.names = {column_name(number, index): layout.columns[index].name for index in range(len(layout.columns))}
+        self.schema = pa.schema([(column_name(number, index), columns[index].type) for index in self._order])
+        self.names = {column_name(number, index): column.name for index, column in enumerate(columns)}
         """The columns' names in SQL by their names for DuckDB, in the order of the topic's table."""
 
     def limit(self, need: Need | None, consumer: Consumer) -> None:
         """Find the offsets to read for a need. Without one, all may be needed."""
-        self.need = need or Need(frozenset(range(len(self.layout.columns))), ALL)
-        columns = [self.layout.schema.names[number] for number in self.need.columns]
-        self.scan = self._whole.select(columns).within(self.need.bounds)
-        self.found = self.scan.found(consumer)
+        part = self._whole
+        if need is not None:
+            names = self._whole.schema.names
+            part = part.select([names[number] for number in need.columns]).within(need.bounds)
+        self.scan = part.fixed(consumer)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches()).__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self.scan.batches(whole=True, progress=self.progress, found=self.found):
+            for batch in self.scan.batches(whole=True, progress=self.progress):
                 if self.stopped:
                     raise errors.WakeupError("the query was interrupted")
                 yield pa.RecordBatch.from_arrays([batch.column(index) for index in self._order], schema=self.schema)

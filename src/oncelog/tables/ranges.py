@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,17 +18,20 @@ POLL_S = 0.25
 """How long one step waits for records. After the last record, it is the wait for markers of transactions."""
 IDLE_STEPS = 240
 """Steps without any progress (one minute) after which a read fails."""
+KNOWN_S = 1.0
+"""How long the brokers must not know a topic that is read. A broker that has just started may not know it yet."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """(first offset, offset after the last one) of each partition with something to read."""
 
 
 class Found(NamedTuple):
-    """The ranges to read, those of the whole topic, and its id."""
+    """The ranges to read of a topic, those of all its records, and its id."""
 
+    topic: str
+    topic_id: UUID
     ranges: Ranges
     whole: Ranges
-    topic_id: UUID | None = None
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of offsets in the ranges, and in the whole topic."""
@@ -47,7 +50,7 @@ def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
     starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     whole = {tp: (starts[tp], ends[tp]) for tp in partitions if starts[tp] < ends[tp]}
     if bounds.is_empty:
-        return Found({}, whole, topic_id)
+        return Found(topic, topic_id, {}, whole)
     low, high = bounds.partitions.low or 0, bounds.partitions.high
     within = [tp for tp in whole if low <= tp[1] and (high is None or tp[1] < high)]
     first, last = bounds.offsets.low or 0, bounds.offsets.high
@@ -56,13 +59,18 @@ def found_ranges(consumer: Consumer, topic: str, bounds: Bounds) -> Found:
         at = _at(consumer, within, -(-bounds.times.low // 1000))
         found = {tp: (max(start, at.get(tp, end)), end) for tp, (start, end) in found.items()}
     some = {tp: (start, end) for tp, (start, end) in found.items() if start < end}
-    return Found(some, whole, topic_id)
+    return Found(topic, topic_id, some, whole)
 
 
-def require_same(consumer: Consumer, topic: str, found: Found) -> None:
-    """Raise UnknownTopicError if the topic has been deleted and created again since its ranges were found."""
-    if found.topic_id is not None and consumer.topic_id(topic) != found.topic_id:
-        raise errors.UnknownTopicError(f"topic {topic} has been deleted and created again since the query began")
+def _require_same(consumer: Consumer, found: Found, timeout: float | None = None) -> None:
+    """Raise UnknownTopicError if the topic was deleted, even if one of its name was created again."""
+    try:
+        if consumer.topic_id(found.topic, timeout) == found.topic_id:
+            return
+        what = "deleted and created again"
+    except errors.UnknownTopicError:
+        what = "deleted"
+    raise errors.UnknownTopicError(f"topic {found.topic} was {what} while it was read", advice="Read it again.")
 
 
 def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
@@ -73,39 +81,70 @@ def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> d
 
 
 def read(
-    consumer: Consumer, ranges: Mapping[TopicPartition, tuple[int, int]], stop_us: int | None = None, **decoding: Any
+    consumer: Consumer,
+    found: Found,
+    stop_us: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    **decoding: Any,
 ) -> Iterator[pa.Table]:
-    """Yield the records of these ranges, as `Consumer.tables` does with these arguments. Then end.
+    """Yield the records of the ranges, as `Consumer.tables` does with these arguments. Then end.
 
     A partition also ends after a record at or after the time `stop_us`, in microseconds since the epoch. Markers of
     transactions do not count, because they have the time at which they were written, whatever the records' times are.
-    Raises TimedOutError if a partition does not answer for a minute, and the errors of `Consumer.tables`.
+    `progress` is called with the number of offsets that were read since the last call.
+
+    Raises UnknownTopicError if the topic was deleted, OffsetOutOfRangeError if records were, TimedOutError if a
+    partition does not answer for a minute, and the errors of `Consumer.tables`.
     """
-    left = {tp: end for tp, (start, end) in ranges.items() if start < end}
-    consumer.assign({tp: ranges[tp][0] for tp in left})
-    idle, before = 0, consumer.positions()
+    _require_same(consumer, found)
+    left = {tp: end for tp, (start, end) in found.ranges.items() if start < end}
+    consumer.assign({tp: found.ranges[tp][0] for tp in left})
+    idle, before, done = 0, consumer.positions(), 0
     while left:
-        for table in consumer.tables(timeout=POLL_S, **decoding):
-            idle = 0
-            found = _before(table, left)
-            if found.num_rows:
-                yield found
-            if stop_us is not None:
-                left = {tp: end for tp, end in left.items() if tp[1] not in _passed(table, stop_us)}
-            if len(_unread(consumer, left)) < len(consumer.assignment()):
-                break
+        try:
+            for table in consumer.tables(timeout=POLL_S, **decoding):
+                idle = 0
+                if progress is not None:
+                    done, last = _done(consumer, found), done
+                    progress(done - last)
+                some = _before(table, left)
+                if some.num_rows:
+                    yield some
+                if stop_us is not None:
+                    left = {tp: end for tp, end in left.items() if tp[1] not in _passed(table, stop_us)}
+                if len(_unread(consumer, left)) < len(consumer.assignment()):
+                    break
+        except errors.OffsetOutOfRangeError:
+            _require_same(consumer, found)
+            raise
         positions = consumer.positions()
         idle = idle + 1 if positions == before else 0
         before = positions
-        if left and idle >= IDLE_STEPS:
-            (topic, partition), end = next(iter(left.items()))
-            raise errors.TimedOutError(
-                f"no records of {topic}-{partition} have arrived for a minute, before offset {end}"
-            )
+        if left and idle:
+            _require_answers(consumer, found, left, idle)
         unread = _unread(consumer, left)
         if unread and len(unread) < len(consumer.assignment()):
             consumer.assign(list(unread))  # the others have been read
         left = unread
+
+
+def _done(consumer: Consumer, found: Found) -> int:
+    """Return how many offsets were read."""
+    positions = consumer.positions()
+    return sum(min(positions.get(tp, end), end) - start for tp, (start, end) in found.ranges.items())
+
+
+def _require_answers(consumer: Consumer, found: Found, left: Mapping[TopicPartition, int], idle: int) -> None:
+    """Raise an error if the topic was deleted, or if this was the last of IDLE_STEPS."""
+    if idle >= IDLE_STEPS:
+        (topic, partition), end = next(iter(left.items()))
+        raise errors.TimedOutError(f"no records of {topic}-{partition} have arrived for a minute, before offset {end}")
+    try:
+        _require_same(consumer, found, KNOWN_S)
+    except errors.UnknownTopicError:
+        raise
+    except errors.RetriableError:
+        pass  # no broker answers now
 
 
 def _unread(consumer: Consumer, left: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

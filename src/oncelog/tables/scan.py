@@ -11,10 +11,10 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.consumer.blocking import Consumer
 from oncelog.client.serialization.registry import SchemaRegistry
-from oncelog.tables.bounds import Bounds, Range, microseconds
+from oncelog.tables.bounds import ALL, Bounds, Range, microseconds
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.layout import Layout
-from oncelog.tables.ranges import Found, Ranges, found_ranges, read, require_same
+from oncelog.tables.ranges import Found, found_ranges, read
 from oncelog.tables.source import FAIL, Source
 
 if TYPE_CHECKING:
@@ -84,37 +84,46 @@ def scan(
 class Scan:
     """A topic as a table. It can be read several times, up to the end that the topic has when the reading begins.
 
+    If it is `fixed`, each reading has the same offsets, `found`.
+
     It has Arrow's PyCapsule interface, so `polars.DataFrame(scan)` or `pyarrow.table(scan)` read it, too.
     """
 
     def __init__(
-        self, source: Source, topic: str, layout: Layout, bounds: Bounds, wanted: frozenset[int] | None = None
+        self,
+        source: Source,
+        topic: str,
+        layout: Layout,
+        bounds: Bounds = ALL,
+        wanted: frozenset[int] | None = None,
+        found: Found | None = None,
     ) -> None:
-        self.topic = topic
-        self._source, self._layout, self._bounds = source, layout, bounds
+        self.topic, self.layout, self.found = topic, layout, found
+        self._source, self._bounds = source, bounds
         self._wanted = sorted(range(len(layout.columns)) if wanted is None else wanted)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that are read."""
-        return pa.schema([self._layout.schema.field(number) for number in self._wanted])
+        return pa.schema([self.layout.schema.field(number) for number in self._wanted])
 
     def select(self, columns: Sequence[str]) -> Scan:
         """Return a scan of these columns only, in the order of the topic's table. Raises ConfigError."""
-        unknown = [name for name in columns if name not in self._layout.schema.names]
+        unknown = [name for name in columns if name not in self.layout.schema.names]
         if unknown:
             raise errors.ConfigError(
-                f"{self.topic} has no column {unknown[0]!r}; its columns are {', '.join(self._layout.schema.names)}"
+                f"{self.topic} has no column {unknown[0]!r}; its columns are {', '.join(self.layout.schema.names)}"
             )
-        return Scan(self._source, self.topic, self._layout, self._bounds, self._layout.numbers(columns))
+        return Scan(self._source, self.topic, self.layout, self._bounds, self.layout.numbers(columns))
 
     def within(self, bounds: Bounds) -> Scan:
         """Return a scan of the records that are within these bounds, too."""
-        return Scan(self._source, self.topic, self._layout, self._bounds & bounds, frozenset(self._wanted))
+        return Scan(self._source, self.topic, self.layout, self._bounds & bounds, frozenset(self._wanted))
 
-    def found(self, consumer: Consumer) -> Found:
-        """Return the ranges of offsets that a reading would begin with now."""
-        return found_ranges(consumer, self.topic, self._bounds)
+    def fixed(self, consumer: Consumer) -> Scan:
+        """Return a scan of the offsets that a reading would begin with now."""
+        found = found_ranges(consumer, self.topic, self._bounds)
+        return Scan(self._source, self.topic, self.layout, self._bounds, frozenset(self._wanted), found)
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a reader of Arrow batches. The rows of a partition are in order of their offsets."""
@@ -133,39 +142,21 @@ class Scan:
         """Return a relation of a DuckDB connection. Its conditions do not limit what is read: use `oncelog.sql`."""
         return connection.from_arrow(self)
 
-    def batches(
-        self, *, whole: bool = False, progress: Progress | None = None, found: Found | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield Arrow batches. With `whole`, columns that are not wanted are there, too, as nulls.
-
-        `found` has the offsets to read (default: those of now).
-        """
-        source, bounds = self._source, self._bounds
-        decoding = self._layout.decoding(frozenset(self._wanted), keep_bad=source.bad_records != FAIL)
+    def batches(self, *, whole: bool = False, progress: Progress | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield Arrow batches. With `whole`, columns that are not wanted are there, too, as nulls."""
+        source, times = self._source, self._bounds.times
+        decoding = self.layout.decoding(frozenset(self._wanted), keep_bad=source.bad_records != FAIL)
         with source.consumer() as consumer:
-            if found is None:
-                found = self.found(consumer)
-            else:
-                require_same(consumer, self.topic, found)
-            ranges = found.ranges
-            done = 0
-            for table in self._read(consumer, ranges, decoding):
-                if progress is not None:
-                    positions = consumer.positions()
-                    now = sum(min(positions.get(tp, end), end) - start for tp, (start, end) in ranges.items())
-                    progress(now - done)
-                    done = now
-                yield from self._layout.batches(_in_time(table, bounds.times), self._wanted, whole=whole)
-
-    def _read(self, consumer: Consumer, ranges: Ranges, decoding: Mapping[str, Any]) -> Iterator[pa.Table]:
-        try:
-            yield from read(consumer, ranges, self._source.stop_us(self._bounds.times), **decoding)
-        except errors.BadRecordError as error:
-            key = "" if error.column == "value" else "key_"
-            raise error.with_advice(
-                f"Give the schema ({key}formats of oncelog.sql, {error.column}_schema of oncelog.scan), or read such "
-                f"{error.column}s as null: bad_records='null'"
-            ) from None
+            found = self.found or found_ranges(consumer, self.topic, self._bounds)
+            try:
+                for table in read(consumer, found, source.stop_us(times), progress, **decoding):
+                    yield from self.layout.batches(_in_time(table, times), self._wanted, whole=whole)
+            except errors.BadRecordError as error:
+                key = "" if error.column == "value" else "key_"
+                raise error.with_advice(
+                    f"Give the schema ({key}formats of oncelog.sql, {error.column}_schema of oncelog.scan), or read "
+                    f"such {error.column}s as null: bad_records='null'"
+                ) from None
 
 
 def _in_time(table: pa.Table, times: Range) -> pa.Table:

@@ -80,12 +80,12 @@ class Source:
 
 def sampled(consumer: Consumer, topic: str) -> pa.Table:
     """Return some of a topic's last records, as bytes, or if the ends have none, the first ones."""
-    whole = found_ranges(consumer, topic, ALL).whole
-    some = dict(sorted(whole.items(), key=lambda item: item[1][0] - item[1][1])[:SAMPLE_PARTITIONS])
+    found = found_ranges(consumer, topic, ALL)
+    some = dict(sorted(found.whole.items(), key=lambda item: item[1][0] - item[1][1])[:SAMPLE_PARTITIONS])
     ends = {tp: (max(start, end - SAMPLE_OFFSETS), end) for tp, (start, end) in some.items()}
-    tables = _some(read(consumer, ends), SAMPLE_BYTES)
+    tables = _some(read(consumer, found._replace(ranges=ends)), SAMPLE_BYTES)
     if not tables:  # the ends are markers of transactions, or aborted
-        tables = _some(read(consumer, some), 1)
+        tables = _some(read(consumer, found._replace(ranges=some)), 1)
     if not tables:
         empty = pa.array([], pa.binary())
         return pa.table({"key": empty, "value": empty})
