@@ -544,6 +544,19 @@ def test_topic_that_is_deleted_while_it_is_read(server: Server, admin: Admin, na
         list(batches)
 
 
+def test_records_that_are_deleted_before_they_are_read(server: Server, admin: Admin, name: str) -> None:
+    orders(server, admin, name)
+    with oncelog.sql(f'select count(*) from "{name}" where _offset >= 7', server.bootstrap) as query:
+        admin.delete_records({(name, 1): 30})
+        message = (
+            f"^records of {name}-1 were deleted before they were read: offsets 7 to 29 "
+            r"\(OFFSET_OUT_OF_RANGE\)\. Read again to get the records that are left\.$"
+        )
+        with pytest.raises(errors.OffsetOutOfRangeError, match=message):
+            query.rows()
+        assert query.rows() == [(1000 - 7 - 30,)]
+
+
 def test_results_follow_each_other(server: Server, admin: Admin, name: str) -> None:
     """A result that was not read to its end, an error, and an interrupt do not stop the next one."""
     orders(server, admin, name)

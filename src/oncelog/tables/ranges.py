@@ -116,6 +116,7 @@ def read(
                     break
         except errors.OffsetOutOfRangeError:
             _require_same(consumer, found)
+            _require_records(consumer, left)
             raise
         positions = consumer.positions()
         idle = idle + 1 if positions == before else 0
@@ -126,6 +127,17 @@ def read(
         if unread and len(unread) < len(consumer.assignment()):
             consumer.assign(list(unread))  # the others have been read
         left = unread
+
+
+def _require_records(consumer: Consumer, left: Mapping[TopicPartition, int]) -> None:
+    """Raise OffsetOutOfRangeError if a log begins after a position."""
+    starts, positions = consumer.beginning_offsets(list(left)), consumer.positions()
+    for (topic, partition), start in starts.items():
+        if (position := positions.get((topic, partition), start)) < start:
+            raise errors.OffsetOutOfRangeError(
+                f"records of {topic}-{partition} were deleted before they were read: offsets {position} to {start - 1}",
+                advice="Read again to get the records that are left.",
+            )
 
 
 def _done(consumer: Consumer, found: Found) -> int:
