@@ -100,6 +100,30 @@ def test_rows_are_saved_as_a_whole_or_not_at_all(tool: Tool, topic: str, tmp_pat
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_file_that_does_not_fit_on_the_disk(tool: Tool, tmp_path: Path, suffix: str) -> None:
+    """A limit of the size of files has the same errors as a full disk, at the same places."""
+    path = tmp_path / f"numbers.{suffix}"
+    script = f"ulimit -f 64 && exec {ONCELOG} sql 'select random() as r from range(100000)' --to {path}"
+    done = subprocess.run(["bash", "-c", script], env=tool.env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"oncelog: {path}: File too large\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_output_to_a_full_disk(tool: Tool, form: str) -> None:
+    script = f"exec {ONCELOG} sql 'from range(100)' --output {form} > /dev/full"
+    done = subprocess.run(["bash", "-c", script], env=tool.env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "oncelog: No space left on device\n")
+
+
+def test_memory_that_does_not_suffice_is_one_line(tool: Tool) -> None:
+    error = tool.fails(1, "sql", "select array_agg(range) as a from range(30000000)", "--memory", "50MB")
+    assert "Out of Memory" in error
+    assert error.endswith("set a higher limit of the memory\n")
+    assert error.count("\n") == 1
+
+
 def test_rows_are_written_to_a_topic_once(tool: Tool, admin: Admin, topic: str) -> None:
     admin.create_topics(f"{topic}-sums")
     arguments = ("sql", f'select country as _key, sum(price) as s from "{topic}" group by 1', "--into", f"{topic}-sums")

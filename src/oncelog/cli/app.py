@@ -184,7 +184,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, ImportError) and "pip install" in str(error):  # the message names the missing extra
         return str(error)
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     return f"unexpected {type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to print the traceback)"
 
 

@@ -299,6 +299,8 @@ class Query:
             for failure in failures:
                 if failure is not None:
                     raise failure from None
+            if isinstance(error, duckdb.OutOfMemoryException):
+                raise errors.ConfigError(f"{_first_line(error)}; set a higher limit of the memory") from None
             raise errors.ConfigError(str(error)) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from oncelog.columns.values import joined
 UNFINISHED = ".part"
 """What follows the name of a file until it is complete."""
 ROW_GROUP_ROWS = 1 << 18
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Output(Protocol):
@@ -107,7 +109,7 @@ def open_output(path: str, form: str, schema: pa.Schema) -> Iterator[OpenOutput]
     ClickException if another process writes the same file, or for values that the format cannot hold.
     """
     unfinished = path + UNFINISHED
-    with open(os.open(unfinished, os.O_RDWR | os.O_CREAT, 0o666), "wb") as stream:
+    with _named(path), open(os.open(unfinished, os.O_RDWR | os.O_CREAT, 0o666), "wb") as stream:
         lock(stream, path)
         if not os.path.exists(unfinished) or not os.path.samestat(os.stat(unfinished), os.fstat(stream.fileno())):
             raise click.ClickException(f"another process has just written {path}; run the command again")
@@ -137,6 +139,17 @@ def _closed_at_end(output: Output) -> Iterator[None]:
         output.close()
     except BaseException:
         output.abandon()
+        raise
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name the file in an error of its disk, such as a full one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OF_DISK and error.filename is None:
+            raise OSError(error.errno, os.strerror(error.errno), path) from None
         raise
 
 
