@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -73,6 +74,36 @@ def test_values_of_all_kinds_are_printed(tool: Tool) -> None:
     (cells,) = csv.DictReader(io.StringIO(tool("sql", query, "--output", "csv")))
     assert (cells["nothing"], cells["struct"], cells["yes"]) == ("", '{"x": 1}', "true")
     assert "\x1b" not in tool("sql", query)
+
+
+LACKING: list[tuple[str, Any]] = [
+    ("'01:02:03.5+05'::timetz", "01:02:03.5+05"),
+    ("'10101'::bit", "10101"),
+    ("340282366920938463463374607431768211455::uhugeint", "340282366920938463463374607431768211455"),
+    ("['01:02:03+05'::timetz, null]", ["01:02:03+05", None]),
+    ("""{'b"': ['101'::bit], 'n': 1}""", {'b"': ["101"], "n": 1}),
+    ("map{'1'::bit: '0'::bit}", {"1": "0"}),
+    ("array_value('1'::bit)", ["1"]),
+    ("union_value(k := '1'::bit)", "1"),
+    ("[interval 1 day]", ["P0M1DT0S"]),
+    ("interval '1234567.000001 seconds'", "P0M0DT1234567.000001S"),
+    ("{'i': - interval 90 minute, 'n': null}", {"i": "P0M0DT-5400S", "n": None}),
+    ("map{'a': 1, 'b': null}", {"a": 1, "b": None}),
+    ("map{1: interval 1 month, 2: interval 10 second}", {"1": "P1M0DT0S", "2": "P0M0DT10S"}),
+    ("map([], [])", {}),
+    ("[map{true: ['\\xff'::blob]}]", [{"true": [{"base64": "/w=="}]}]),
+]
+
+
+def test_values_that_arrow_or_json_lacks(tool: Tool) -> None:
+    query = "select " + ", ".join(f"{value} as c{number}" for number, (value, _) in enumerate(LACKING))
+    found = json.loads(tool("sql", query, "--output", "json"))
+    assert list(found.values()) == [shown for _, shown in LACKING]
+    (cells,) = csv.DictReader(io.StringIO(tool("sql", query, "--output", "csv")))
+    texts = [shown if isinstance(shown, str) else json.dumps(shown) for _, shown in LACKING]
+    assert list(cells.values()) == texts
+    row = tool("sql", query).splitlines()[2]
+    assert row.split() == " ".join(texts).split()
 
 
 def test_two_columns_of_one_name_are_not_one_field(tool: Tool) -> None:
@@ -237,7 +268,9 @@ def test_followed_query_shows_new_records(tool: Tool, server: Server, topic: str
 
 
 def test_numbers_and_times_that_json_or_python_lacks(tool: Tool) -> None:
-    query = "select 'nan'::double as a, ['inf'::double] as b, 'infinity'::timestamp as c, date '20000-01-01' as d"
+    query = "select 'nan'::double as a, ['inf'::double] as b, 'infinity'::timestamp as c, date '20000-01-01' as d, "
+    query += "[{'t': date '20000-01-01', 'n': 1}] as e"
     found = json.loads(tool("sql", query, "--output", "json"))
+    assert found["e"] == [{"t": "20000-01-01", "n": 1}]
     assert (found["a"], found["b"], found["d"]) == ("nan", ["inf"], "20000-01-01")
     assert "20000-01-01" in tool("sql", query)

@@ -48,14 +48,44 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column as Python objects. Intervals become ISO 8601 durations."""
+    """Return a column as Python objects. Intervals become ISO 8601 durations, and maps become objects."""
     try:
         found: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):  # Python has no such time
-        return list(column.cast(pa.string()).to_pylist())
-    if column.type != pa.month_day_nano_interval():
-        return found
-    return [each if each is None else f"P{each.months}M{each.days}DT{each.nanoseconds / 1e9:g}S" for each in found]
+        return list(column.cast(_timeless(column.type)).to_pylist())
+    kind = column.type
+    return [_value(each, kind) for each in found] if pa.types.is_nested(kind) or _is_interval(kind) else found
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    t = pa.types
+    if value is None:
+        return None
+    if _is_interval(kind):
+        seconds = f"{Decimal(value.nanoseconds).scaleb(-9):f}".rstrip("0").rstrip(".") if value.nanoseconds else "0"
+        return f"P{value.months}M{value.days}DT{seconds}S"
+    if t.is_map(kind):
+        keys = ((_text(_value(key, kind.key_type), null="null"), item) for key, item in value)
+        return {key: _value(item, kind.item_type) for key, item in keys}
+    if t.is_struct(kind):
+        return {field.name: _value(value[field.name], field.type) for field in kind}
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return [_value(item, kind.value_type) for item in value]
+    return value
+
+
+def _is_interval(kind: pa.DataType) -> bool:
+    return bool(kind == pa.month_day_nano_interval())
+
+
+def _timeless(kind: pa.DataType) -> pa.DataType:
+    """Return a type with texts in place of dates and times."""
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(_timeless(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(_timeless(kind.value_type))
+    return pa.string() if t.is_temporal(kind) and not _is_interval(kind) else kind
 
 
 class JsonLines:

@@ -24,6 +24,7 @@ from oncelog.tables.bounds import OFFSET, PARTITION, TIMESTAMP
 from oncelog.tables.choosing import Wanted
 from oncelog.tables.parser import Parser
 from oncelog.tables.plan import Need, Reading, column_name, needs, table_names
+from oncelog.tables.result_types import readable
 from oncelog.tables.scan import Progress, Scan
 from oncelog.tables.source import FAIL, Source
 from oncelog.tables.sqlite_tables import SqliteTable, quoted
@@ -143,10 +144,10 @@ class Query:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def reader(self, progress: Progress | None = None) -> pa.RecordBatchReader:
-        """Return a reader of the result's Arrow batches."""
+        """Return a reader of the result's Arrow batches. Types that Arrow lacks, such as TIMETZ and BIT, are texts."""
         self._begin(progress)
         with self._translated():
-            self._open = found = self._connection.sql(self._query).to_arrow_reader(RESULT_ROWS)
+            self._open = found = readable(self._connection.sql(self._query)).to_arrow_reader(RESULT_ROWS)
         return pa.RecordBatchReader.from_batches(found.schema, self._checked(found))
 
     def _begin(self, progress: Progress | None) -> None:
