@@ -134,6 +134,26 @@ def test_conditions_limit_what_is_read(server: Server, admin: Admin, name: str, 
     assert share == 0 or offsets > 0
 
 
+def test_pivot_with_values_limits_what_is_read(server: Server, admin: Admin, name: str) -> None:
+    orders(server, admin, name)
+    source = f'(select country, id % 2 as odd from "{name}" where _offset < 30)'
+    for text in (
+        f"pivot {source} on country in ('fr', 'de') using count(*) group by odd order by odd",
+        f"from {source} pivot (count(*) for country in ('fr', 'de') group by odd) order by odd",
+    ):
+        with oncelog.sql(text, server.bootstrap) as query:
+            assert query.rows() == [(0, 10, 10), (1, 10, 10)]
+            assert read_counts(query)[0] == 60
+            assert query.reads()[0].schema.names == ["id", "country", "_offset"]
+    with oncelog.sql(
+        f'unpivot (from "{name}" where _offset = 3) on price into name n value v', server.bootstrap
+    ) as query:
+        assert query.arrow().select(["n", "v"]).to_pylist() == [{"n": "price", "v": 1.5}, {"n": "price", "v": 1.75}]
+    for text in (f'describe "{name}"', f'describe from "{name}"', f'summarize "{name}"'):
+        with oncelog.sql(text, server.bootstrap) as query:
+            assert [row[0] for row in query.rows()][:4] == ["id", "country", "price", "tags"]
+
+
 def test_time_until_ends_the_reading_if_the_disorder_is_known(server: Server, admin: Admin, name: str) -> None:
     """A marker of a transaction has the time of its writing, and is no record."""
     admin.create_topics(name)
@@ -301,6 +321,8 @@ def test_bad_value_is_an_error_that_names_the_record(server: Server, admin: Admi
         ("selec 1", "syntax error"),
         ("insert into t values (1)", "must be a SELECT"),
         ("select 1; select 2", "give one SELECT"),
+        ("pivot orders on country using count(*)", "name their values: PIVOT ... ON country IN"),
+        ("from (pivot orders on country using count(*))", "name their values: PIVOT ... ON country IN"),
         ("select * from ordres", "ordres does not exist.*Topics with a similar name: .*orders"),
         ("select nothing from orders", "nothing"),
         ("select * from 'missing.parquet'", "missing.parquet"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
 
 from oncelog import errors
 from oncelog.tables.plan import Parsed
-
-if TYPE_CHECKING:
-    import duckdb
 
 
 class Parser:
@@ -23,11 +22,20 @@ class Parser:
         answer = self._serialized(text)
         if answer["error"]:
             reason = str(answer["error_message"])
-            raise errors.ConfigError("the query must be a SELECT" if "Only SELECT" in reason else reason)
+            raise errors.ConfigError(self._why_no_select(text) if "Only SELECT" in reason else reason)
         if len(answer["statements"]) != 1:
             raise errors.ConfigError(f"give one SELECT, not {len(answer['statements'])}")
         found: Parsed = answer["statements"][0]["node"]
         return found
+
+    def _why_no_select(self, text: str) -> str:
+        """Return the error of a statement. DuckDB makes two of a PIVOT without values: the first one finds them."""
+        if any(each.type == duckdb.StatementType.MULTI for each in self._connection.extract_statements(text)):
+            return (
+                "PIVOT would read its tables once before the query to find the new columns; name their values: "
+                "PIVOT ... ON country IN ('fr', 'de')"
+            )
+        return "the query must be a SELECT"
 
     def expression(self, text: str) -> Parsed | None:
         """Return an expression, or None if the text is none."""
