@@ -13,6 +13,7 @@ import click
 
 from oncelog import errors
 from oncelog.cli.registry_settings import connect, with_registry
+from oncelog.protocol.schema_ids import unframed
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -115,10 +116,7 @@ def _decoder(read: Callable[[bytes], Any]) -> Decoder:
 
 def _json(data: bytes) -> Any:
     """Read JSON, after the schema registry's framing if there is one."""
-    from oncelog.client.serialization.plain import split_frame
-
-    framed = split_frame(data)
-    return json.loads(data if framed is None else framed[1])
+    return json.loads(unframed(data))
 
 
 _PLAIN: dict[str, Decoder] = {

@@ -18,7 +18,8 @@ from oncelog.columns.json_texts import all_texts
 from oncelog.columns.json_types import WHOLE, Shape, converted, parsed_type, read_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import FRAME, MAGIC, Bad, bits, buffers, frame
+from oncelog.columns.values import Bad, bits, buffers
+from oncelog.protocol.schema_ids import FRAME, frame, split_frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)
 """The start of each line that pyarrow.json reads."""
@@ -140,10 +141,10 @@ class Json:
 
 def _not_json(value: Any) -> str:
     """Return the reason why these bytes are bad."""
-    start = bytes(value[:FRAME])
-    if len(start) < FRAME or start[0] != MAGIC:
+    framed = split_frame(bytes(value[:FRAME]))
+    if framed is None:
         return "it is not valid JSON"
-    return f"it is not valid JSON. It begins with the id of a schema, {int.from_bytes(start[1:])}, so it may be Avro"
+    return f"it is not valid JSON. It begins with the id of a schema, {framed[0]}, so it may be Avro"
 
 
 _WORDS = {"number_or_string": "a number", "string": "a text", "array": "a list", "object": "an object"}

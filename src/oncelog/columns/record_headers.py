@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.columns.fitting import plain
-from oncelog.columns.values import MAGIC, Bad, Format, bits, entries, joined, lengths, of_headers
-
-GUID_MAGIC = 1
-"""The first byte of a header with a GUID. The GUID's 16 bytes follow (Confluent's HeaderSchemaIdSerializer)."""
-ID_SIZE, GUID_SIZE = 4, 16
-
-
-def schema_header(field: str) -> str:
-    """Return the name of the header with the schema id of a field, key or value."""
-    return f"__{field}_schema_id"
-
-
-def guid_header(guid: UUID) -> bytes:
-    """Return the value of a header with the schema's GUID."""
-    return bytes([GUID_MAGIC]) + guid.bytes
-
-
-def schema_in_header(value: bytes) -> int | UUID:
-    """Return the schema id or GUID in a header. Raises ValueError."""
-    if len(value) == 1 + GUID_SIZE and value[0] == GUID_MAGIC:
-        return UUID(bytes=value[1:])
-    if len(value) == 1 + ID_SIZE and value[0] == MAGIC:
-        return int.from_bytes(value[1:], "big")
-    raise ValueError(f"the header with its schema id has {len(value)} bytes, {value[:20].hex()}, which are no id")
+from oncelog.columns.values import Bad, Format, bits, entries, joined, lengths, of_headers
+from oncelog.protocol.schema_ids import schema_header
 
 
 def decoded(form: Format, field: str, rows: pa.Table | pa.RecordBatch) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:

@@ -1,4 +1,4 @@
-"""Define what all formats of values share: the schema registry's framing, and values that cannot be read."""
+"""Define what all formats of values share: values that cannot be read, and access to the memory of columns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-MAGIC = 0
-FRAME = 5
-"""Bytes before a framed value: the magic byte and the schema's id, a big-endian int32 (Confluent's wire format)."""
+from oncelog.protocol.schema_ids import FRAME as FRAME
+from oncelog.protocol.schema_ids import MAGIC as MAGIC
 
 Schemas = Mapping[int | UUID, Any] | Mapping[int, Any] | Callable[[Any], Any]
 """A mapping or a function from an id to its schema. Each id is looked up once. An id in a header may be a GUID."""
@@ -59,15 +58,6 @@ class HeaderFormat(Format, Protocol):
 def of_headers(form: Format | None) -> HeaderFormat | None:
     """Return a format that uses headers, or None for another format."""
     return cast("HeaderFormat", form) if hasattr(form, "decode_with_ids") else None
-
-
-def frame(schema_id: int | None) -> bytes:
-    """Return the bytes before each value with this schema id, or none. Raises ValueError for a wrong id."""
-    if schema_id is None:
-        return b""
-    if not 0 <= schema_id < 1 << 32:
-        raise ValueError(f"schema_id must be an integer of 32 bits, not {schema_id}")
-    return bytes([MAGIC]) + schema_id.to_bytes(FRAME - 1, "big")
 
 
 def look_up(schemas: Schemas, schema_id: int | UUID) -> Any:

@@ -316,7 +316,7 @@ def test_schema_id_may_be_in_a_header(fake: SchemaRegistryDouble) -> None:
     of_key = SerializationContext("t", "key", context.headers)
     with pytest.raises(ValueError, match="no schema id prefix, and no header with a schema id"):
         deserialize(datum, of_key)
-    with pytest.raises(ValueError, match="the header __value_schema_id has 1 bytes, 3f, which are no schema id"):
+    with pytest.raises(ValueError, match="the header with its schema id has 1 bytes, 3f, which are no id"):
         deserialize(datum, SerializationContext("t", "value", [("__value_schema_id", b"?")]))
     with pytest.raises(TypeError, match="requires a context with a list of headers"):
         serialize({"id": 5}, CONTEXT)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.columns.record_headers import guid_header, header_values, schema_in_header, with_header
+from oncelog.columns.record_headers import header_values, with_header
 from oncelog.formats import Avro
+from oncelog.protocol.schema_ids import guid_header, schema_in_header
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TURNED = pa.struct([("value", pa.large_binary()), ("key", pa.large_string())])

@@ -15,10 +15,10 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.cli.tables.schemas import DocumentTypes
 from oncelog.cli.tables.values import chunks
-from oncelog.client.serialization.plain import split_frame
 from oncelog.columns.decode import SCHEMA_WITH_HEADERS
 from oncelog.columns.json_values import Json
 from oncelog.columns.values import joined
+from oncelog.protocol.schema_ids import unframed
 from oncelog.tables.bounds import HEADERS, OF_RECORD
 
 if TYPE_CHECKING:
@@ -152,9 +152,8 @@ def _documents(table: pa.Table, topic: str, *, keep_bad: bool) -> Iterator[Any]:
     for row, data in enumerate(joined(table.column("value")).to_pylist()):
         if data is None:
             continue
-        framed = split_frame(data)
         try:
-            document = json.loads(data if framed is None else framed[1])
+            document = json.loads(unframed(data))
             if b"\\u" in data:  # it may have a lone surrogate, which is no text of Arrow
                 json.dumps(document, ensure_ascii=False).encode()
             yield document

@@ -22,9 +22,10 @@ from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
 from oncelog.client.producer.table_sources import TableSource
 from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
 from oncelog.columns.encode import EncodedBatch, Rows
-from oncelog.columns.record_headers import schema_header, with_header
+from oncelog.columns.record_headers import with_header
 from oncelog.columns.values import bits, of_headers
 from oncelog.protocol.records import HEADER_SIZE
+from oncelog.protocol.schema_ids import schema_header
 from oncelog.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:

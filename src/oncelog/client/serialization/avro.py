@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from oncelog.client.serialization.functions import SerializationContext
-from oncelog.client.serialization.plain import frame, guid_header, schema_and_data, schema_header
 from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.errors import ConfigError
+from oncelog.protocol.schema_ids import frame, guid_header, schema_header, schema_in_header, split_frame
 
 try:
     import fastavro
@@ -89,7 +89,7 @@ class AvroSerializer:
         if isinstance(schema_id, UUID):
             if not isinstance(context.headers, list):
                 raise TypeError("a schema id in a header requires a context with a list of headers")
-            context.headers.append((schema_header(context), guid_header(schema_id)))
+            context.headers.append((schema_header(context.field), guid_header(schema_id)))
         return out.getvalue()
 
     def _ask(self, subject: str) -> int | UUID:
@@ -113,12 +113,12 @@ class AvroDeserializer:
 
     def ready(self, data: bytes, context: SerializationContext) -> bool:
         """Return whether the schema with the datum's id is known. If it is, a call sends no request."""
-        framed = schema_and_data(data, context)
+        framed = _schema_and_data(data, context)
         return framed is None or framed[0] in self._writers
 
     def __call__(self, data: bytes, context: SerializationContext) -> Any:
         """Return the object. Raises RegistryError, and other errors if the bytes are not a framed datum."""
-        framed = schema_and_data(data, context)
+        framed = _schema_and_data(data, context)
         if framed is None:
             raise ValueError("it has no schema id prefix, and no header with a schema id")
         schema_id, datum = framed
@@ -131,6 +131,16 @@ class AvroDeserializer:
         if stream.tell() != len(datum):
             raise ValueError(f"it is followed by {len(datum) - stream.tell()} extra bytes")
         return found
+
+
+def _schema_and_data(data: bytes, context: SerializationContext) -> tuple[int | UUID, bytes] | None:
+    """Return the schema's id and the encoded data: the id is in a header, or before the data. None: there is no id.
+
+    Raises ValueError if the header has no id.
+    """
+    name = schema_header(context.field)
+    found = next((value for header, value in context.headers if header == name), None)
+    return split_frame(data) if found is None else (schema_in_header(found), data)
 
 
 def _plain(schema: object) -> Any:

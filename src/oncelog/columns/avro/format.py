@@ -9,8 +9,8 @@ import pyarrow as pa
 from oncelog.columns.avro.reading import Encoded, Reader, Run
 from oncelog.columns.avro.schemas import Node, Schema, parsed, tree
 from oncelog.columns.avro.writing import Writer
-from oncelog.columns.record_headers import guid_header, schema_in_header
-from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, frame, look_up
+from oncelog.columns.values import Bad, Schemas, look_up
+from oncelog.protocol.schema_ids import FRAME, frame, guid_header, schema_in_header, split_frame
 
 NO_ID = -1
 UNREADABLE = (ValueError, LookupError, TypeError)
@@ -146,7 +146,7 @@ class Avro:
 
     def _hint(self, value: bytes) -> str:
         """Return a hint for the error message if a value may have an unexpected frame, or an empty string."""
-        if len(value) < FRAME or value[0] != MAGIC:
+        framed = split_frame(value)
+        if framed is None:
             return ""
-        schema_id = int.from_bytes(value[1:FRAME], "big")
-        return f"; if the schema registry framed it (id {schema_id}), {self.framed_advice.format(schema_id)}"
+        return f"; if the schema registry framed it (id {framed[0]}), {self.framed_advice.format(framed[0])}"
