@@ -97,6 +97,15 @@ def test_table_makes_the_round_trip_as_avro(
     assert (row["day"], row["sum"], row["raw"], row["_offset"]) == ("1969-12-31", -2.25, None, 2)
 
 
+def test_partition_that_is_named_twice_is_exported_once(
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path
+) -> None:
+    admin.create_topics(name)
+    write(server, name, b"one")
+    done = tool.json("topic", "export", name, "--to", str(tmp_path / "a.parquet"), "-p", "0", "-p", "0")
+    assert done["records"] == len(pq.read_table(tmp_path / "a.parquet")) == 1
+
+
 def test_raw_records_are_exported_to_each_format(
     tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from oncelog.cli.partition_tailer import (
     READ_UNCOMMITTED,
     STORED,
     Marker,
-    PartitionTailer,
+    tail,
 )
 from oncelog.cli.record_format import Shown, compile_format
 from oncelog.cli.span import Span, with_span
@@ -140,12 +140,7 @@ async def _read(
     emit: Printer,
 ) -> None:
     async with open_cluster(bootstrap) as cluster:
-        known = await cluster.topic(topic)
-        for partition in partitions:
-            await cluster.partition(topic, partition)
-        numbers = partitions or tuple(known.partitions)
-        tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=markers)
-        await tailer.seek(span.start)
+        tailer = await tail(cluster, topic, partitions, span.start, isolation=isolation, markers=markers)
         if span.stop_ms is not None:
             ends: dict[int, int] | None = await tailer.ends_at(span.stop_ms)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
@@ -201,3 +201,17 @@ class PartitionTailer:
                     if record.offset >= self.positions[number]:
                         yield record
             self.positions[number] = max(self.positions[number], header.next_offset)
+
+
+async def tail(
+    cluster: ClusterClient, topic: str, partitions: Collection[int], start: Start, *, isolation: int, markers: bool
+) -> PartitionTailer:
+    """Return a tailer of these partitions, or of all if none is named, at `start`. Raises UnknownTopicError."""
+    known = await cluster.topic(topic)
+    for partition in partitions:
+        await cluster.partition(topic, partition)
+    tailer = PartitionTailer(
+        cluster, topic, sorted(partitions or known.partitions), isolation=isolation, markers=markers
+    )
+    await tailer.seek(start)
+    return tailer

@@ -13,6 +13,7 @@ from oncelog import errors
 from oncelog.cli.common import existing, open_admin
 from oncelog.cli.log_format import note
 from oncelog.cli.registry_settings import connect, with_registry
+from oncelog.cli.tables import FILE_FORMATS
 
 if TYPE_CHECKING:
     from oncelog import Producer
@@ -68,7 +69,7 @@ def with_file(command: Command) -> Command:
         ),
         click.option(
             "--file-format",
-            type=click.Choice(("parquet", "csv", "jsonl")),
+            type=click.Choice(FILE_FORMATS),
             help="Format of the file. Default: what its name ends with (.parquet, .csv, .jsonl or .ndjson, and .gz).",
         ),
         click.option("--key", metavar="COLUMN", help="Column with the keys. Default: records have no key."),

@@ -15,15 +15,11 @@ from oncelog import errors
 from oncelog.cli.common import connected, existing, formatted, open_cluster, show
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
-from oncelog.cli.partition_tailer import (
-    PROGRESS_S,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    STORED,
-    PartitionTailer,
-)
+from oncelog.cli.partition_tailer import PROGRESS_S, READ_COMMITTED, READ_UNCOMMITTED, STORED, tail
 from oncelog.cli.registry_settings import connect, with_registry
 from oncelog.cli.span import Span, with_span
+from oncelog.cli.tables import FILE_FORMATS
+from oncelog.cli.value_formats import FORMATS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,12 +58,12 @@ class Range(NamedTuple):
 )
 @click.option(
     "--file-format",
-    type=click.Choice(("parquet", "csv", "jsonl")),
+    type=click.Choice(FILE_FORMATS),
     help="Format of the file. Default: what its name ends with; of a folder, parquet.",
 )
 @click.option(
     "--value-format",
-    type=click.Choice(("bytes", "string", "json", "avro")),
+    type=click.Choice(FORMATS),
     help="Format of values. Fields of json and avro become columns. Default: bytes, or string in text files.",
 )
 @click.option(
@@ -170,14 +166,10 @@ async def _ranges(
 ) -> tuple[str, list[Range]]:
     """Return the topic's id, and the offsets to export."""
     async with open_cluster(bootstrap) as cluster:
-        known = await cluster.topic(topic)
-        for partition in partitions:
-            await cluster.partition(topic, partition)
-        numbers = sorted(partitions or known.partitions)
-        tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=False)
-        await tailer.seek(span.start)
+        tailer = await tail(cluster, topic, partitions, span.start, isolation=isolation, markers=False)
         ends = await (tailer.ends() if span.stop_ms is None else tailer.ends_at(span.stop_ms))
-        return str(known.topic_id), [Range(each, tailer.positions[each], ends[each]) for each in numbers]
+        topic_id = (await cluster.topic(topic)).topic_id
+        return str(topic_id), [Range(number, start, ends[number]) for number, start in tailer.positions.items()]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

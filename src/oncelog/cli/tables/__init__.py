@@ -1,4 +1,6 @@
 """Files of rows (Parquet, CSV, JSON lines) that become records, and records that become such files.
 
-Only `oncelog topic produce --from` and `oncelog topic export` import this package: it needs `oncelog[arrow]`.
+The modules of this package need `oncelog[arrow]`, so commands import them when they run.
 """
+
+FILE_FORMATS = ("parquet", "csv", "jsonl")
