@@ -10,11 +10,13 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from oncelog.columns.avro.schemas import varint
+from oncelog.serialization import SchemaRegistry
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.functions import from_confluent_avro, to_confluent_avro
 from oncelog.testing.registry import SchemaRegistryDouble
 from spark.test_spark_source import last_words
-from spark.test_typed_source import FIRST, SECOND
+from spark.test_typed_source import FIRST, SECOND, TIMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,6 +112,12 @@ def test_values_that_cannot_be_read(spark: SparkSession, registry: SchemaRegistr
     assert "set badRecords='null'" in last_words(failed.value)
     nulls = rows.select("n", from_confluent_avro("value", **options, badRecords="null").alias("value"))
     assert [value and value["id"] for value in found(nulls)] == [1, None, None, None, 3]
+    schema_id = SchemaRegistry(registry.url).register("times-value", json.dumps(TIMES))
+    far = [b"\0" + schema_id.to_bytes(4, "big") + varint(at) for at in (5, 2**62)]
+    times = column(spark, far).select(
+        "n", from_confluent_avro("value", json.dumps(TIMES), **options, badRecords="null")
+    )
+    assert [row[1] is None for row in times.orderBy("n").collect()] == [False, True]
     of_texts = {**options, "subject": "texts-value", "autoRegister": "true"}
     texts = spark.sql("select 'x' text").select(to_confluent_avro("text", '"int"', **of_texts))
     with pytest.raises(Exception, match="MisuseError: to_confluent_avro: "):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pytest
 
 from oncelog import Producer
@@ -157,6 +159,33 @@ def test_bad_records(
     kept = rows_of(batch(spark, server, **options, badRecords="column").load())
     assert [row["_corrupt_record"] for row in kept] == [None, b"\0damage", None]
     assert [row["value"] and row["value"]["id"] for row in kept] == [1, None, 2]
+
+
+TIMES = {
+    "type": "record",
+    "name": "Times",
+    "fields": [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
+}
+
+
+def test_times_that_spark_cannot_hold_are_bad(spark: SparkSession, server: Server, topic: str) -> None:
+    """Spark's times are microseconds: they would become other times."""
+    plain = {**TIMES, "fields": [{"name": "at", "type": "long"}]}
+    values = []
+    for milliseconds in (5, 2**63 - 1, None, -(2**63), 253_402_300_799_999):
+        out = io.BytesIO()
+        if milliseconds is not None:
+            fastavro.schemaless_writer(out, plain, {"at": milliseconds})
+        values.append(None if milliseconds is None else out.getvalue())
+    send(server, topic, *values)
+    options = {"subscribe": topic, "valueFormat": "avro", "valueSchema": json.dumps(TIMES)}
+    with pytest.raises(Exception, match="cannot read the value of the record at offset 1 of") as failed:
+        batch(spark, server, **options).load().collect()
+    assert "out of bounds timestamp" in last_words(failed.value)
+    read = batch(spark, server, **options, badRecords="column").load()
+    kept = read.selectExpr("offset", "unix_millis(value.at) at", "_corrupt_record").orderBy("offset").collect()
+    assert [row["at"] for row in kept] == [5, None, None, None, 253_402_300_799_999]
+    assert [row["_corrupt_record"] for row in kept] == [None, values[1], None, values[3], None]
 
 
 def test_framed_value_without_a_registry_names_the_option(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from oncelog.columns.fitting import plain
 from oncelog.columns.native import kernel
@@ -235,7 +236,8 @@ def _timestamps(timestamps: Any, rows: int) -> Any:
         if array.null_count:
             raise ValueError(f"{array.null_count} of {len(array)} timestamps are null")
         if pa.types.is_timestamp(array.type):
-            array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+            milliseconds = pc.CastOptions(pa.timestamp("ms", array.type.tz), allow_time_truncate=True)
+            array = array.cast(options=milliseconds).cast(pa.int64())
         is_long = pa.types.is_int64(array.type)
         timestamps = numbers(array, np.int64) if is_long else array.to_numpy(zero_copy_only=False)
     times = np.ascontiguousarray(timestamps, np.int64)

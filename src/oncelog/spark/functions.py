@@ -57,10 +57,10 @@ def from_confluent_avro(
 
     kind = spark_type(form.converter(reading=True).type, "the value")
 
-    def decoded(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    def read(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return translate_batches(_decoded(batches, form, kind, bad))
 
-    return _arrow_function(decoded, from_arrow_type(kind, prefer_timestamp_ntz=True))(column)
+    return _arrow_function(read, from_arrow_type(kind, prefer_timestamp_ntz=True))(column)
 
 
 @translate_errors
@@ -107,13 +107,13 @@ def _decoded(batches: Iterator[pa.Array], form: FieldFormat, kind: pa.DataType, 
 
     reader = form.converter(reading=True, keep_bad=bad != FAIL)
     for batch in batches:
-        found, wrong = reader.decode(batch)
+        found, wrong = as_spark(*reader.decode(batch), kind)
         if wrong and bad == FAIL:
             raise SinkError(
                 f"from_confluent_avro cannot read a value: {wrong[0].reason.rstrip('. ')}. To read such values as "
                 "null, set badRecords='null'"
             )
-        yield as_spark(found, kind)
+        yield found
 
 
 def _encoded(batches: Iterator[pa.Array], form: FieldFormat) -> Iterator[pa.Array]:

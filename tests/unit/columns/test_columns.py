@@ -256,6 +256,7 @@ def test_headers_sliced_chunked_and_null() -> None:
     ("timestamps", "rows", "message"),
     [
         (pa.array([1, None]), None, "1 of 2 timestamps are null"),
+        (pa.array([1, 1 << 60], pa.timestamp("s")), None, "out of bounds timestamp"),
         (np.array([1]), None, "shape"),
         (0, np.array([2]), "row numbers 2 to 2"),
         (0, np.array([-1, 0]), "row numbers -1 to 0"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS
 from oncelog.columns.record_headers import decoded
@@ -84,12 +87,11 @@ class TypedColumns:
             if form is None:
                 columns[name] = column
                 continue
-            found, bad = decoded(form, name, batch)
+            kind = self._kinds[name]
+            whole, bad = as_spark(*decoded(form, name, batch), kind)
             if bad:
                 self._report(name, batch, bad)
             columns[CORRUPT[name]] = raw_of(column, bad) if bad else pa.nulls(len(column), pa.binary())
-            kind = self._kinds[name]
-            whole = as_spark(found, kind)
             if self._flattens(name):
                 columns.update(zip((field.name for field in kind), whole.flatten(), strict=True))
             else:
@@ -113,6 +115,32 @@ class TypedColumns:
             )  # fmt: skip
 
 
+def as_spark(found: pa.Array | pa.ChunkedArray, bad: list[Bad], kind: pa.DataType) -> tuple[pa.Array, list[Bad]]:
+    """Return decoded values in a type of `spark_type`, and the bad ones: also those with times that Spark cannot hold."""
+    whole = joined(found)
+    if whole.type == kind:
+        return whole, bad
+    options = pc.CastOptions(kind, allow_time_truncate=True)
+    wrong = list(_too_far(whole, options, 0))
+    if wrong:
+        left = np.arange(len(whole))
+        whole = whole.take(pa.array(left, mask=np.isin(left, [row for row, _ in wrong])))
+    return whole.cast(options=options), sorted([*bad, *wrong])
+
+
+def _too_far(values: pa.Array, options: pc.CastOptions, first: int) -> Iterator[Bad]:
+    """Yield the rows that cannot be cast, which are found by bisection. `first` is the number of `values[0]`."""
+    try:
+        values.cast(options=options)
+    except pa.ArrowInvalid as error:
+        if len(values) == 1:
+            yield Bad(first, str(error))
+            return
+        half = len(values) // 2
+        yield from _too_far(values.slice(0, half), options, first)
+        yield from _too_far(values.slice(half), options, first + half)
+
+
 def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
     """Return the type that Spark gets: the nearest one that it has. Raises MisuseError, with the path, if it has none.
 
@@ -134,9 +162,3 @@ def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
     if t.is_decimal256(kind):
         raise MisuseError(f"{path}: Spark has no decimal of more than 38 digits")
     return kind
-
-
-def as_spark(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Return decoded values as one array of this `spark_type`."""
-    whole = joined(values)
-    return whole if whole.type == kind else whole.cast(kind, safe=False)
