@@ -248,6 +248,7 @@ def test_references_in_a_cycle_end(fake: SchemaRegistryDouble) -> None:
         (b"\0\0\0\0\x64\x02\x02", "1 extra bytes"),
         (b"\0\0\0\0\x66{}", "schema 102 is JSON, not AVRO"),
         (b"\0\0\0\0\x67\x02", "schema 103 is not JSON"),
+        (b"\0\0\0\0\x68\x02", "schema 104 is not an Avro schema: "),
     ],
 )
 def test_bytes_that_are_not_a_framed_datum(fake: SchemaRegistryDouble, data: bytes, words: str) -> None:
@@ -255,6 +256,7 @@ def test_bytes_that_are_not_a_framed_datum(fake: SchemaRegistryDouble, data: byt
         100: {"schema": json.dumps(ORDER)},
         102: {"schema": "{}", "schemaType": "JSON"},
         103: {"schema": "{"},
+        104: {"schema": '{"type": "record", "fields": []}'},
     }
     _, error = Deserializers(None, AvroDeserializer(SchemaRegistry(fake.url))).deserialize([record(data)])
     assert isinstance(error, SerializationError)

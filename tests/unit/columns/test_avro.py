@@ -261,6 +261,42 @@ def test_damage_is_named(schema: Any, value: bytes, reason: str) -> None:
     assert reason in bad.reason
 
 
+def nested(depth: int) -> Any:
+    schema: Any = "int"
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def doubled(levels: int) -> Any:
+    """Return records which each have two fields of the next: of 2**levels columns."""
+    found: Any = record(("x", "int"), name=f"R{levels}")
+    for level in reversed(range(levels)):
+        found = record(("a", found), ("b", found["name"]), name=f"R{level}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (record(("x", "int", "text")), "this is not an Avro schema: Default value <text> must match"),
+        (record(("x", "int"), ("x", "int")), "two fields of R have the name x"),
+        (record(("x", {"type": "fixed", "name": "F", "size": -1})), "the size of F is -1"),
+        (record(("x", {"type": "fixed", "name": "F", "size": 1 << 40})), "the size of F is 1099511627776"),
+        (nested(3000), "RecursionError"),
+        (doubled(40), "its schema has more than 100000 columns"),
+    ],
+)
+def test_values_of_a_schema_that_cannot_be_used_are_bad(schema: Any, reason: str) -> None:
+    """A size below zero would read the bytes before a value, and 40 records would ask for 2**40 columns."""
+    values = pa.array([framed(1, record(("x", "int")), {"x": 7}), b"\0\0\0\0\2\2"])
+    form = Avro(schemas={1: record(("x", "int")), 2: schema}, keep_bad=True)
+    found, (bad,) = form.decode(values)
+    assert found.to_pylist() == [{"x": 7}, None]
+    assert bad.row == 1
+    assert reason in bad.reason
+
+
 def test_lists_that_are_too_deep_are_bad() -> None:
     schema: Any = "int"
     for _ in range(MOST_DEPTH + 1):

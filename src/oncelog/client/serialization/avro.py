@@ -220,7 +220,10 @@ def _parsed_with_references(
             plain = json.loads(found["schema"])
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{what} is not JSON") from None
-        return fastavro.parse_schema(plain, named_schemas=named)
+        try:
+            return fastavro.parse_schema(plain, named_schemas=named)
+        except fastavro.schema.SchemaParseException as error:
+            raise ValueError(f"{what} is not an Avro schema: {error}") from None
 
     return parse(answer), named
 

@@ -13,7 +13,7 @@ from oncelog.columns.values import Bad, Schemas, look_up
 from oncelog.protocol.schema_ids import FRAME, frame, guid_header, schema_in_header, split_frame
 
 NO_ID = -1
-UNREADABLE = (ValueError, LookupError, TypeError)
+UNREADABLE = (ValueError, LookupError, TypeError, RecursionError, OverflowError)
 """Errors of a lookup of a schema that make values bad. The registry's own errors are not among them."""
 
 

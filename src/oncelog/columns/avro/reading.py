@@ -11,7 +11,7 @@ import pyarrow as pa
 from oncelog.columns.avro import operations as op
 from oncelog.columns.avro.buffers import Buffers
 from oncelog.columns.avro.programs import Columns, ResolutionError, program
-from oncelog.columns.avro.schemas import Node, arrow_type
+from oncelog.columns.avro.schemas import Node, column_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
 from oncelog.columns.values import FRAME, MAGIC, Bad, bits
@@ -32,7 +32,7 @@ class Reader:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.type = arrow_type(node)
+        self.type = column_type(node)
         self._columns = Columns(self.type)
         self._programs: dict[Node, tuple[Any, ...]] = {}
 
@@ -66,7 +66,7 @@ class Reader:
         """Append the rows of a run. Add bad ones to `bad`."""
         try:
             steps = self._program(self.node if run.writer is None else run.writer)
-        except ResolutionError as error:
+        except (ResolutionError, RecursionError) as error:
             run, steps = run._replace(writer=None, reason=str(error)), self._program(self.node)
         if run.writer is None:
             rows = column.valid_rows(run)

@@ -47,6 +47,10 @@ DURATION = "duration"
 DURATION_SIZE = 12
 MOST_DIGITS = 76
 """Digits of Arrow's largest decimal."""
+MOST_SIZE = (1 << 31) - 1
+"""Bytes of a fixed."""
+MOST_COLUMNS = 100_000
+"""Columns of a value. A small schema could demand any number, if each of its records has two fields of the next."""
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +104,7 @@ class Field:
 def parsed(schema: object) -> Any:
     """Return the schema in fastavro's form, with full names.
 
-    Raises TypeError or ValueError if it is not a schema.
+    Raises TypeError or ValueError if it is not a schema, and RecursionError if it is too deep.
     """
     if not isinstance(schema, str | Mapping | list):
         raise TypeError(f"an Avro schema is a dict or its JSON text, not {type(schema).__name__}")
@@ -129,7 +133,10 @@ def _explained(error: Exception) -> str:
 
 
 def tree(schema: Any, *, intervals: bool = True) -> Node:
-    """Return the tree of a schema in fastavro's form. Without `intervals`, durations are fixed."""
+    """Return the tree of a schema in fastavro's form. Without `intervals`, durations are fixed.
+
+    Raises ValueError for what fastavro accepts, but Avro does not.
+    """
     named: dict[str, Node] = {}
     found = _tree(schema, named)
     for node in named.values():  # each fixed has a name
@@ -153,6 +160,8 @@ def _tree(schema: Any, named: dict[str, Node]) -> Node:
         named[node.name] = node
     if node.kind == "fixed":
         node.size = schema["size"]
+        if not isinstance(node.size, int) or not 0 <= node.size <= MOST_SIZE:
+            raise ValueError(f"the size of {node.name} is {node.size!r}; it must be from 0 to {MOST_SIZE}")
     if node.kind == "enum":
         node.symbols, node.default = tuple(schema["symbols"]), schema.get("default")
     if node.logical == "decimal":
@@ -163,6 +172,9 @@ def _tree(schema: Any, named: dict[str, Node]) -> Node:
         aliases = tuple(each.get("aliases", ()))
         of = _tree(each["type"], named)
         node.fields.append(Field(each["name"], of, aliases, "default" in each, each.get("default")))
+    names = [each.name for each in node.fields]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two fields of {node.name} have the name {max(names, key=names.count)}")
     return node
 
 
@@ -176,6 +188,22 @@ def _set_decimal(node: Node, schema: Mapping[str, Any]) -> None:
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def column_type(node: Node) -> pa.DataType:
+    """Return the type of a node's column. Raises TypeError, with the path, for a type that no column can have."""
+    if _columns(node, {}) > MOST_COLUMNS:
+        raise TypeError(f"its schema has more than {MOST_COLUMNS} columns")
+    return arrow_type(node)
+
+
+def _columns(node: Node, known: dict[Node, int]) -> int:
+    """Return the number of columns. For a type that contains itself, it is smaller, but finite."""
+    if node not in known:
+        known[node] = 0
+        parts = [each.node for each in node.fields] + node.items
+        known[node] = 1 + sum(_columns(part, known) for part in parts)
+    return known[node]
 
 
 def arrow_type(node: Node, path: str = "", within: tuple[Node, ...] = ()) -> pa.DataType:

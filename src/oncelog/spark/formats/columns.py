@@ -116,7 +116,7 @@ class TypedColumns:
 
 
 def as_spark(found: pa.Array | pa.ChunkedArray, bad: list[Bad], kind: pa.DataType) -> tuple[pa.Array, list[Bad]]:
-    """Return decoded values in a type of `spark_type`, and the bad ones: also those with times that Spark cannot hold."""
+    """Return decoded values as a `spark_type`, and the bad ones: also those with times that Spark cannot hold."""
     whole = joined(found)
     if whole.type == kind:
         return whole, bad
