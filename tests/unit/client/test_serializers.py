@@ -17,6 +17,7 @@ import pytest
 from oncelog.client.serialization import avro
 from oncelog.client.serialization.functions import Deserializers, Serializers
 from oncelog.client.types import ConsumerRecord
+from oncelog.columns.avro.schemas import varint
 from oncelog.errors import ConfigError, RegistryError, SerializationError
 from oncelog.formats import Avro
 from oncelog.serialization import (
@@ -339,3 +340,35 @@ def test_schemas_of_a_registry_are_read_by_id_and_guid(fake: SchemaRegistryDoubl
     schemas = avro_schemas(registry)
     assert schemas(registry.register("t-value", text)) == schemas(registry.guid("t-value", text))
     assert schemas(100)["name"] == "shop.Order"
+
+
+TREE = {"type": "record", "name": "Tree", "fields": [{"name": "below", "type": {"type": "array", "items": "Tree"}}]}
+LIST = {"type": "record", "name": "List", "fields": [{"name": "next", "type": ["null", "List"]}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "level", "end"),
+    [
+        (TREE, b"\2", b"\0"),
+        (LIST, b"\2", b""),
+        ({"type": "record", "name": "Outer", "fields": [{"name": "first", "type": LIST}]}, b"\2", b""),
+    ],
+)
+@pytest.mark.parametrize("levels", [100_000, 1_000, 100])
+def test_deep_values_do_not_crash_the_process(
+    fake: SchemaRegistryDouble, schema: dict[str, Any], level: bytes, end: bytes, levels: int
+) -> None:
+    fake.schemas = {100: {"schema": json.dumps(schema)}}
+    read = AvroDeserializer(SchemaRegistry(fake.url))
+    data = b"\0\0\0\0\x64" + level * levels + b"\0" + end * levels
+    if levels < 1_000:
+        assert read(data, CONTEXT)
+        return
+    _, error = Deserializers(None, read).deserialize([record(data)])
+    assert levels == 1_000 or isinstance(error, SerializationError)
+
+
+def test_long_values_of_a_type_that_contains_itself_are_read(fake: SchemaRegistryDouble) -> None:
+    fake.schemas = {100: {"schema": json.dumps(TREE)}}
+    data = b"\0\0\0\0\x64" + varint(5_000) + b"\0" * 5_000 + b"\0"
+    assert AvroDeserializer(SchemaRegistry(fake.url))(data, CONTEXT) == {"below": [{"below": []}] * 5_000}

@@ -21,6 +21,9 @@ except ImportError as missing:
 MOST_CACHED = 1_000
 """Schemas, or subjects, that a serializer remembers. After that, it forgets the oldest."""
 MOST_REFERENCES = 1_000
+MOST_UNSAFE_BYTES = 1_000
+"""Longer data of a type that contains itself is read in Python: fastavro's compiled reader calls itself for each level,
+and crashes the process if there are some thousands. Each level has a byte at least."""
 
 Schema = str | Mapping[str, Any] | list[Any]
 Subject = Callable[[SerializationContext, str | None], str]
@@ -109,7 +112,8 @@ class AvroDeserializer:
     def __init__(self, registry: SchemaRegistry, schema: Schema | None = None) -> None:
         self._registry = registry
         self._reader = None if schema is None else _checked(_plain(schema))
-        self._writers: dict[int | UUID, Any] = {}
+        self._writers: dict[int | UUID, tuple[Any, bool]] = {}
+        """The schema of an id, and whether a type contains itself."""
 
     def ready(self, data: bytes, context: SerializationContext) -> bool:
         """Return whether the schema with the datum's id is known. If it is, a call sends no request."""
@@ -122,12 +126,18 @@ class AvroDeserializer:
         if framed is None:
             raise ValueError("it has no schema id prefix, and no header with a schema id")
         schema_id, datum = framed
-        writer = self._writers.get(schema_id)
-        if writer is None:
-            writer = _parsed(self._registry, self._registry.schema(schema_id), f"schema {schema_id}")
-            _remember(self._writers, schema_id, writer)
+        known = self._writers.get(schema_id)
+        if known is None:
+            answer = self._registry.schema(schema_id)
+            parsed, named = _parsed_with_references(self._registry, answer, f"schema {schema_id}")
+            known = parsed, _contains_itself([*named.values()])
+            _remember(self._writers, schema_id, known)
+        writer, is_recursive = known
         stream = io.BytesIO(datum)
-        found = fastavro.schemaless_reader(stream, writer, self._reader)
+        read = fastavro.schemaless_reader
+        if is_recursive and len(datum) > MOST_UNSAFE_BYTES:
+            from fastavro._read_py import schemaless_reader as read
+        found = read(stream, writer, self._reader)
         if stream.tell() != len(datum):
             raise ValueError(f"it is followed by {len(datum) - stream.tell()} extra bytes")
         return found
@@ -165,9 +175,19 @@ def _checked(plain: Any) -> Any:
         raise ConfigError(f"schema: it is not an Avro schema: {type(error).__name__}: {error}") from None
 
 
-def _parsed(registry: SchemaRegistry, answer: Mapping[str, Any], what: str) -> Any:
-    """Return a schema of the registry in fastavro's form, with the schemas that it refers to."""
-    return _parsed_with_references(registry, answer, what)[0]
+def _contains_itself(part: Any, within: frozenset[str] = frozenset()) -> bool:
+    """Return whether a type in a schema, in fastavro's form, contains itself.
+
+    A name is defined before it is used, so such a type has its name in its definition.
+    """
+    if isinstance(part, str):
+        return part in within
+    if isinstance(part, list):
+        return any(_contains_itself(item, within) for item in part)
+    if not isinstance(part, dict):
+        return False
+    inside = within | {part["name"]} if "fields" in part else within
+    return any(_contains_itself(part.get(key), inside) for key in ("type", "items", "values", "fields"))
 
 
 def avro_schemas(registry: SchemaRegistry) -> Callable[[int | UUID], Any]:
