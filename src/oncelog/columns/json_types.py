@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncelog.columns import json_nodes as shapes
+from oncelog.columns.fitting import require_distinct
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
 from oncelog.columns.values import buffers, mask, valid_bits
@@ -47,10 +48,12 @@ def _is_binary(kind: pa.DataType) -> bool:
 def parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
     """Return the type that pyarrow.json reads before `converted`. Raises TypeError if JSON cannot be read into `kind`.
 
+    Raises ValueError if two fields have the same name, because pyarrow.json would merge them.
     A map is read as an array of objects with `key` and `value`, because `Shape` rewrites it.
     """
     t = pa.types
     if t.is_struct(kind):
+        require_distinct(kind, _below(name, ""))
         return pa.struct([field.with_type(parsed_type(field.type, _below(name, field.name))) for field in kind])
     if t.is_list(kind):
         return pa.list_(kind.value_field.with_type(parsed_type(kind.value_type, name)))

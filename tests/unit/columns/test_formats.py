@@ -233,6 +233,13 @@ def test_values_that_json_cannot_represent_are_rejected() -> None:
         Json(schema_id=-1)
 
 
+def test_two_fields_of_a_name_are_refused() -> None:
+    twice = pa.struct([("a", pa.int64()), ("a", pa.string())])
+    for schema, names in ((twice, "a"), (pa.schema([("x", pa.list_(twice))]), "x.a")):
+        with pytest.raises(ValueError, match=f"two fields have the same name: {names}$"):
+            Json(schema)
+
+
 # -- Avro -------------------------------------------------------------------------------------------------------------
 
 INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "string"}]}
