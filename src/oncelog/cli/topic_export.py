@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,13 +14,15 @@ from oncelog import errors
 from oncelog.cli.common import connected, existing, formatted, open_cluster, show
 from oncelog.cli.lazy import examples
 from oncelog.cli.log_format import note
-from oncelog.cli.partition_tailer import PROGRESS_S, READ_COMMITTED, READ_UNCOMMITTED, STORED, tail
+from oncelog.cli.partition_tailer import READ_COMMITTED, READ_UNCOMMITTED, STORED, tail
 from oncelog.cli.registry_settings import connect, with_registry
 from oncelog.cli.span import Span, with_span
 from oncelog.cli.tables import FILE_FORMATS
 from oncelog.cli.value_formats import FORMATS
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     import pyarrow as pa
 
     from oncelog import Consumer
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from oncelog.cli.tables.parts import Folder
     from oncelog.cli.tables.progress import Advance
 
-POLL_S = 1.0
 PART_ROWS = 1_000_000
 """Rows after which a part of a folder ends."""
 
@@ -37,6 +37,8 @@ PART_ROWS = 1_000_000
 class Range(NamedTuple):
     """The offsets of a partition to export: from `start` up to, but not including, `end`."""
 
+    topic: str
+    topic_id: UUID
     partition: int
     start: int
     end: int
@@ -105,9 +107,9 @@ def export(
     wanted.check()
     isolation = READ_UNCOMMITTED if read_uncommitted else READ_COMMITTED
     with existing(topic):
-        topic_id, ranges = asyncio.run(_ranges(bootstrap, topic, partitions, span, isolation))
+        ranges = asyncio.run(_ranges(bootstrap, topic, partitions, span, isolation))
     if wanted.is_folder:
-        rows, files = _export_folder(bootstrap, wanted, topic_id, ranges, continues=not span.is_given)
+        rows, files = _export_folder(bootstrap, wanted, ranges, continues=not span.is_given)
     else:
         rows, files = _export_file(bootstrap, wanted, ranges), [to]
     if span.stop_ms is None and not read_uncommitted:
@@ -161,50 +163,30 @@ class Wanted(NamedTuple):
         return self.value_format or default, self.key_format or default
 
 
-async def _ranges(
-    bootstrap: str, topic: str, partitions: tuple[int, ...], span: Span, isolation: int
-) -> tuple[str, list[Range]]:
-    """Return the topic's id, and the offsets to export."""
+async def _ranges(bootstrap: str, topic: str, partitions: tuple[int, ...], span: Span, isolation: int) -> list[Range]:
+    """Return the offsets to export."""
     async with open_cluster(bootstrap) as cluster:
+        topic_id = (await cluster.topic(topic)).topic_id
         tailer = await tail(cluster, topic, partitions, span.start, isolation=isolation, markers=False)
         ends = await (tailer.ends() if span.stop_ms is None else tailer.ends_at(span.stop_ms))
-        topic_id = (await cluster.topic(topic)).topic_id
-        return str(topic_id), [Range(number, start, ends[number]) for number, start in tailer.positions.items()]
+        return [Range(topic, topic_id, number, start, ends[number]) for number, start in tailer.positions.items()]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _tables(
-    consumer: Consumer, topic: str, part: Range, advance: Advance, form: Any = None
-) -> Iterator[tuple[pa.Table, int]]:
+def _tables(consumer: Consumer, part: Range, advance: Advance, form: Any = None) -> Iterator[tuple[pa.Table, int]]:
     """Yield the records of a range as tables, and the offset at which the next table begins.
 
-    Raises OffsetOutOfRangeError if the log no longer has the records, and TimedOutError if none arrives for PROGRESS_S.
+    Raises the errors of `oncelog.tables.ranges.read`.
     """
-    import pyarrow.compute as pc
+    from oncelog.tables.ranges import Found, read
 
-    at = (topic, part.partition)
-    consumer.assign({at: part.start})
-    position, advanced = part.start, time.monotonic()
-    while position < part.end:
-        for table in _readable(consumer.tables(timeout=POLL_S, headers=True, value=form)):
-            before, position = position, min(consumer.position(*at), part.end)
-            kept = pc.sum(pc.less(table.column("offset"), part.end)).as_py() or 0
-            yield table.slice(0, kept), position
-            advance(position - before)
-            advanced = time.monotonic()
-            if position == part.end:
-                return
-        before, position = position, min(consumer.position(*at), part.end)
-        advance(position - before)
-        if position > before:  # these offsets are markers, or of aborted transactions
-            advanced = time.monotonic()
-        if time.monotonic() - advanced > PROGRESS_S:
-            raise errors.TimedOutError(
-                f"no record arrived for {PROGRESS_S:g} s: {topic}-{part.partition} has not returned the records from "
-                f"offset {position} to {part.end}"
-            )
+    at = (part.topic, part.partition)
+    ranges = {at: (part.start, part.end)}
+    found = Found(part.topic, part.topic_id, ranges, ranges)
+    for table in _readable(read(consumer, found, progress=advance, headers=True, value=form)):
+        yield table, min(consumer.position(*at), part.end)
 
 
 def _readable(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -245,7 +227,7 @@ def _columns(
         reader = avro_reader(connect(wanted.registry), subject, keep_bad=wanted.keep_bad)
     elif value == "json":
         with progress("types of columns", _offsets(ranges)) as advance:
-            tables = (table for each in ranges for table, _ in _tables(consumer, wanted.topic, each, advance))
+            tables = (table for each in ranges for table, _ in _tables(consumer, each, advance))
             known = type_of_json(tables, known, wanted.topic, keep_bad=wanted.keep_bad)
         reader = json_reader(known, keep_bad=wanted.keep_bad)
     as_text = frozenset(name for name, form in (("value", value), ("key", key)) if form == "string")
@@ -272,40 +254,39 @@ def _export_file(bootstrap: str, wanted: Wanted, ranges: list[Range]) -> int:
             progress(os.path.basename(wanted.to), _offsets(ranges)) as advance,
         ):
             for each in ranges:
-                for table, _ in _tables(consumer, wanted.topic, each, advance, columns.format):
+                for table, _ in _tables(consumer, each, advance, columns.format):
                     output.write(columns.rows(table))
                     rows += len(table)
     return rows
 
 
-def _export_folder(
-    bootstrap: str, wanted: Wanted, topic_id: str, ranges: list[Range], *, continues: bool
-) -> tuple[int, list[str]]:
+def _export_folder(bootstrap: str, wanted: Wanted, ranges: list[Range], *, continues: bool) -> tuple[int, list[str]]:
     """Write the records that no part in the folder has. Return their number, and the new files."""
     from oncelog.cli.tables.parts import Exported, Folder
     from oncelog.cli.tables.progress import progress
 
     value, key = wanted.formats()
+    topic_id = str(ranges[0].topic_id)
     exported = Exported(wanted.topic, topic_id, wanted.form(), value, key, wanted.keep_bad, wanted.isolation_level)
     rows, files = 0, []
     with closing(Folder(wanted.to, exported)) as folder, _consumer(bootstrap, wanted.isolation_level) as consumer:
-        left = list(_left(wanted.topic, folder, ranges, continues=continues))
+        left = list(_left(folder, ranges, continues=continues))
         columns, kind = _columns(consumer, wanted, left, folder.kind)
         if kind is not None and kind != folder.kind:
             folder.store(kind)
         with progress(wanted.to, _offsets(left)) as advance:
             for each in left:
-                for path, count in _write_parts(consumer, wanted.topic, folder, each, columns, advance):
+                for path, count in _write_parts(consumer, folder, each, columns, advance):
                     rows += count
                     files.append(path)
     return rows, files
 
 
-def _left(topic: str, folder: Folder, ranges: list[Range], *, continues: bool) -> Iterator[Range]:
+def _left(folder: Folder, ranges: list[Range], *, continues: bool) -> Iterator[Range]:
     """Yield what the parts lack. Raises ClickException if the log is shorter than what they have."""
     done = folder.ends()
     for each in ranges:
-        at = f"{topic}-{each.partition}"
+        at = f"{each.topic}-{each.partition}"
         end = done.get(each.partition)
         if end is None:
             yield each
@@ -321,12 +302,12 @@ def _left(topic: str, folder: Folder, ranges: list[Range], *, continues: bool) -
 
 
 def _write_parts(
-    consumer: Consumer, topic: str, folder: Folder, left: Range, columns: Columns, advance: Advance
+    consumer: Consumer, folder: Folder, left: Range, columns: Columns, advance: Advance
 ) -> Iterator[tuple[str, int]]:
     """Write the records of a range in parts. Yield the path of each part, and the number of its rows."""
     from oncelog.cli.tables.parts import Part
 
-    tables = _tables(consumer, topic, left, advance, columns.format)
+    tables = _tables(consumer, left, advance, columns.format)
     start = left.start
     while start < left.end:
         rows, end = 0, left.end

@@ -100,13 +100,18 @@ def read(
     left = {tp: end for tp, (start, end) in found.ranges.items() if start < end}
     consumer.assign({tp: found.ranges[tp][0] for tp in left})
     idle, before, done = 0, consumer.positions(), 0
+
+    def report() -> None:
+        nonlocal done
+        if progress is not None:
+            done, last = _done(consumer, found), done
+            progress(done - last)
+
     while left:
         try:
             for table in consumer.tables(timeout=POLL_S, **decoding):
                 idle = 0
-                if progress is not None:
-                    done, last = _done(consumer, found), done
-                    progress(done - last)
+                report()
                 some = _before(table, left)
                 if some.num_rows:
                     yield some
@@ -118,6 +123,7 @@ def read(
             _require_same(consumer, found)
             _require_records(consumer, left)
             raise
+        report()  # the last offsets may be markers of transactions
         positions = consumer.positions()
         idle = idle + 1 if positions == before else 0
         before = positions
