@@ -212,10 +212,10 @@ class Shape:
             grown += len(lines) + escaped + shapes.TEXT_GROWTH * (colons + commas + opened)
         out = np.empty(len(lines) + grown + 3 * rows + 1, np.uint8)
         out_ends, faults = np.empty(rows + 1, np.int64), np.zeros(rows, np.int64)
+        numbers, stack = np.array(self._numbers, np.int64), np.zeros(self._depth, np.int64)
+        names = np.frombuffer(bytes(self._names) or b"\0", np.uint8)
         kernel("json_shaped")(
-            *at("B", lines), *at("q", ends), *at("q", np.array(self._numbers, np.int64)),
-            *at("B", np.frombuffer(bytes(self._names) or b"\0", np.uint8)),
-            *at("q", np.zeros(self._depth, np.int64)), self._root, *at("B", out), *at("q", out_ends),
-            *at("q", faults),
+            *at("B", lines), *at("q", ends), *at("q", numbers), *at("B", names), *at("q", stack), self._root,
+            *at("B", out), *at("q", out_ends), *at("q", faults),
         )  # fmt: skip
         return out[: out_ends[-1]], out_ends, faults

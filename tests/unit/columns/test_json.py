@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -235,3 +236,12 @@ def test_any_value_is_read_as_a_text_with_its_json() -> None:
 def test_value_of_a_text_must_be_json(value: str) -> None:
     found, bad = read(pa.struct([("a", pa.json_())]), b'{"a": 5}', f'{{"a": {value}}}'.encode(), b'{"a": 6}')
     assert (found, len(bad)) == ([{"a": "5"}, None, {"a": "6"}], 1)
+
+
+def test_objects_with_names_of_any_lengths() -> None:
+    """The kernel got the addresses of arrays that were freed before it ran. Only some sizes were wrong."""
+    for size, count in product((1, 2, 3, 5, 8), range(1, 9)):
+        names = [str(number) * size for number in range(1, count + 1)]
+        kind = pa.struct([(name, MAP) for name in names])
+        found, bad = read(kind, json.dumps({name: {"a": 1} for name in names}).encode())
+        assert (found, bad) == ([{name: [("a", 1)] for name in names}], [])
