@@ -67,10 +67,11 @@ def _require_same(consumer: Consumer, found: Found, timeout: float | None = None
     try:
         if consumer.topic_id(found.topic, timeout) == found.topic_id:
             return
-        what = "deleted and created again"
     except errors.UnknownTopicError:
-        what = "deleted"
-    raise errors.UnknownTopicError(f"topic {found.topic} was {what} while it was read", advice="Read it again.")
+        raise errors.UnknownTopicError(f"topic {found.topic} was deleted while it was read") from None
+    raise errors.UnknownTopicError(
+        f"topic {found.topic} was deleted and created again while it was read", advice="Read it again."
+    )
 
 
 def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
