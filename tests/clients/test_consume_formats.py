@@ -80,6 +80,17 @@ def test_avro_is_printed_as_json(
     assert json.loads(line.removeprefix("a ")) == value
 
 
+def test_schema_id_may_be_in_a_header(
+    tool: Tool, admin: Admin, server: Server, name: str, fake: SchemaRegistryDouble
+) -> None:
+    admin.create_topics(name)
+    serializer = AvroSerializer(SchemaRegistry(fake.url), ORDER, header=True)
+    with Producer(server.bootstrap, value_serializer=serializer) as producer:
+        producer.send(name, order(1)).result(30)
+    (found,) = printed(tool, name, "--format", "avro", "--registry", fake.url)
+    assert (found["value"]["id"], found.get("value_error")) == (1, None)
+
+
 def test_value_of_another_format_is_printed_with_the_reason(
     tool: Tool, admin: Admin, server: Server, name: str, fake: SchemaRegistryDouble
 ) -> None:

@@ -127,6 +127,21 @@ def test_json_lines_keep_numbers_that_a_float_would_round(
     assert [each.value.decode() for each in records(server, name, 4)] == values
 
 
+@pytest.mark.parametrize("text", ["2026-11-28T10:00:00+02:00", "2026-11-28 08:00:00", "2026-11-28T08:00:00.000001Z"])
+def test_times_of_json_lines_are_texts(
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, text: str
+) -> None:
+    admin.create_topics(name)
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"id": 1, "at": text}))
+    tool("topic", "produce", name, "--from", str(file), "--timestamp", "at")
+    assert [each.timestamp for each in records(server, name, 1)] == [1_795_852_800_000]
+    file.write_text(json.dumps({"id": 1, "at": "tea"}))
+    said = tool.fails(1, "topic", "produce", name, "--from", str(file), "--timestamp", "at")
+    assert "column 'at': Failed to parse string: 'tea' as a scalar of type timestamp[us, tz=UTC]" in said
+    assert "assume_timezone" not in said
+
+
 def test_file_without_rows_sends_nothing(tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path) -> None:
     admin.create_topics(name)
     for file, text in (("a.csv", ""), ("b.csv", "id\n"), ("c.jsonl", "\n")):

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from oncelog import Admin, Producer
+from oncelog.formats import Avro
+from oncelog.serialization import SchemaRegistry
 from oncelog.testing.registry import SchemaRegistryDouble
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
@@ -104,6 +106,20 @@ def test_partition_that_is_named_twice_is_exported_once(
     write(server, name, b"one")
     done = tool.json("topic", "export", name, "--to", str(tmp_path / "a.parquet"), "-p", "0", "-p", "0")
     assert done["records"] == len(pq.read_table(tmp_path / "a.parquet")) == 1
+
+
+def test_schema_id_may_be_in_a_header(
+    tool: Tool, admin: Admin, server: Server, name: str, tmp_path: Path, fake: SchemaRegistryDouble
+) -> None:
+    admin.create_topics(name)
+    registry = SchemaRegistry(fake.url)
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
+    in_header = Avro(schema, schema_guid=registry.guid(f"{name}-value", schema))
+    with Producer(server.bootstrap) as producer:
+        producer.send_table(name, pa.table({"id": [7]}), value=in_header).result(30)
+    out = tmp_path / "out.csv"
+    tool("topic", "export", name, "--to", str(out), "--value-format", "avro", "--registry", fake.url)
+    assert [line.split(",")[0] for line in out.read_text().splitlines()] == ['"id"', "7"]
 
 
 def test_raw_records_are_exported_to_each_format(

@@ -249,7 +249,7 @@ def _reader(known: Mapping[str, Decoder], strict: bool) -> Reader:
             data = shown.key if field == "key" else shown.value
             if data is None or shown.is_marker:
                 continue
-            found[field] = decode(data)
+            found[field] = decode(data, shown.headers)
             if strict and found[field].error is not None:
                 where = f"{field} of {shown.topic}-{shown.partition} at offset {shown.offset}"
                 raise click.ClickException(f"{where}: {found[field].error}; omit --strict to print the others")

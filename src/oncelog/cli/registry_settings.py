@@ -59,7 +59,10 @@ def connect(url: str | None) -> SchemaRegistry:
     """Return a client of the registry at `url`, or of the settings. Raises UsageError if neither names one."""
     found = found_registry(url)
     if found is None:
-        raise click.UsageError("Avro needs a schema registry: name it with --registry URL, or in schema.registry.url")
+        raise click.UsageError(
+            "Avro needs a schema registry: name it with --registry URL, with schema.registry.url in the file of "
+            "--command-config, or with $ONCELOG_SCHEMA_REGISTRY_URL"
+        )
     return found
 
 

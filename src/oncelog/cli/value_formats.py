@@ -13,6 +13,7 @@ import click
 
 from oncelog import errors
 from oncelog.cli.registry_settings import connect, with_registry
+from oncelog.client.types import Headers
 from oncelog.protocol.schema_ids import unframed
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -28,7 +29,8 @@ class Decoded(NamedTuple):
     error: str | None = None
 
 
-Decoder = Callable[[bytes], Decoded]
+Decoder = Callable[[bytes, Headers], Decoded]
+"""A function of a key or value, and of the headers of its record, which may have the id of its schema."""
 
 
 def with_formats(command: Command) -> Command:
@@ -78,8 +80,7 @@ def decoders(topic: str, formats: Mapping[str, str | None], registry: str | None
     read = AvroDeserializer(connect(registry))
 
     def avro(field: str) -> Decoder:
-        context = SerializationContext(topic, field)
-        return _decoder(lambda data: read(data, context))
+        return _decoder(lambda data, headers: read(data, SerializationContext(topic, field, headers)))
 
     return {
         field: avro(field) if form == "avro" else _PLAIN[form] for field, form in formats.items() if form is not None
@@ -101,10 +102,10 @@ def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
         return in_base64(data)
 
 
-def _decoder(read: Callable[[bytes], Any]) -> Decoder:
-    def decode(data: bytes) -> Decoded:
+def _decoder(read: Callable[[bytes, Headers], Any]) -> Decoder:
+    def decode(data: bytes, headers: Headers) -> Decoded:
         try:
-            return Decoded(document(read(data)))
+            return Decoded(document(read(data, headers)))
         except errors.OncelogError:
             raise
         except Exception as error:  # noqa: BLE001 - foreign bytes may cause any error
@@ -120,9 +121,9 @@ def _json(data: bytes) -> Any:
 
 
 _PLAIN: dict[str, Decoder] = {
-    "bytes": _decoder(lambda data: data),
-    "string": _decoder(bytes.decode),
-    "json": _decoder(_json),
+    "bytes": _decoder(lambda data, _: data),
+    "string": _decoder(lambda data, _: data.decode()),
+    "json": _decoder(lambda data, _: _json(data)),
 }
 
 

@@ -110,7 +110,7 @@ def avro_reader(registry: SchemaRegistry, subject: str, *, keep_bad: bool) -> An
 
     try:
         latest = whole_schema(registry, registry.latest(subject), f"the latest schema of {subject}")
-        return Avro(latest, schemas=avro_schemas(registry), keep_bad=keep_bad)
+        return Avro(latest, schemas=avro_schemas(registry), keep_bad=keep_bad, ids_in_headers=True)
     except errors.RegistryError:
         raise
     except LookupError as error:

@@ -159,18 +159,30 @@ def _timestamp(column: pa.Array, name: str) -> pa.Array:
     kind = column.type
     try:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return column.cast(pa.timestamp("ms", "UTC"))
+            return _parsed_times(column)
         if pa.types.is_date(kind):
             return column.cast(pa.timestamp("ms"))
         if pa.types.is_null(kind):
             return column.cast(pa.int64())
     except pa.ArrowException as error:
-        raise click.ClickException(f"--timestamp: column {name!r}: {error}") from None
+        reason = str(error).partition(": expected")[0]
+        raise click.ClickException(f"--timestamp: column {name!r}: {reason}") from None
     if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
         raise click.UsageError(
             f"--timestamp: the column {name!r} has type {kind}, but must have times, or ms since 1970"
         )
     return column
+
+
+def _parsed_times(texts: pa.Array) -> pa.Array:
+    """Return the times of ISO 8601 texts, all with a zone or all without. Raises ArrowException."""
+    try:
+        return texts.cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid as error:
+        try:
+            return texts.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid:
+            raise error from None
 
 
 def chunks(batches: Iterable[Any]) -> Iterator[Any]:
