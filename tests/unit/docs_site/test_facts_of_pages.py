@@ -13,12 +13,14 @@ from oncelog.broker.requests.delayed import MOST_WAITING
 from oncelog.broker.requests.fetch_sessions import MOST_IN_ALL_SESSIONS, MOST_IN_SESSION
 from oncelog.broker.requests.large_messages import MOST_ITEMS
 from oncelog.log.validate import MOST_NAMED
+from oncelog.spark.option_tables import SHARED_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
 from support.docs_blocks import ROOT
 from support.suite_counts import COUNTS
 from support.suites import KAFKA_PYTHON
 
 COMPATIBILITY = (ROOT / "docs/compatibility.md").read_text()
 MONITORING = (ROOT / "docs/operations/monitoring.md").read_text()
+TYPED_DATA = (ROOT / "docs/typed-data.md").read_text()
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -84,3 +86,17 @@ def test_monitoring_page_has_the_words_of_log_lines() -> None:
     words = [part.strip() for cell in cells for code in re.findall("`(.*?)`", cell) for part in code.split("...")]
     assert len(words) > 15
     assert [part for part in words if part not in sources] == []
+
+
+def test_page_about_typed_data_has_all_options_with_their_defaults() -> None:
+    shown = {
+        name.strip("` "): (of, default.replace("`", ""))
+        for names, default, of, _ in rows(TYPED_DATA, "### Options")
+        for name in names.split(",")
+    }
+    sides = {"source": SOURCE_OPTIONS, "sink": SINK_OPTIONS, "both": SHARED_OPTIONS}
+    assert shown.keys() - {"schemaIdsInHeaders", "flatten", "badRecords", "autoRegister"} == SHARED_OPTIONS.keys() - {
+        "bootstrapTimeoutMs"
+    }
+    for name, (of, default) in shown.items():
+        assert sides[of][name].default in default, name
