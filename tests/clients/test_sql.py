@@ -433,7 +433,7 @@ def test_topic_that_is_deleted_while_it_is_read(server: Server, admin: Admin, na
     batches = oncelog.scan(name, server.bootstrap, **small).batches()
     assert next(batches).num_rows < 1000
     admin.delete_topics(name)
-    with pytest.raises(errors.UnknownTopicError, match=f"topic {name} was deleted while it was read"):
+    with pytest.raises(errors.UnknownTopicError, match=f"^topic {name} was deleted while it was read"):
         list(batches)
 
 
@@ -467,3 +467,15 @@ def test_results_follow_each_other(server: Server, admin: Admin, name: str) -> N
         for _ in range(2):
             with pytest.raises(errors.ConfigError, match="late"):
                 query.rows()
+
+
+def test_what_a_query_reads_can_be_read_again(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b'{"a": 1, "b": 2}')
+    with oncelog.sql(f'select a, b from "{name}"', server.bootstrap) as query:
+        with Producer(server.bootstrap) as producer:
+            producer.send(name, b'{"a": 3, "b": 4}')
+        (scan,) = query.reads()
+        assert scan.reader().read_all().to_pylist() == [{"a": 1, "b": 2}]
+        assert scan.select(["b"]).reader().read_all().to_pylist() == [{"b": 2}]

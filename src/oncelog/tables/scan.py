@@ -114,10 +114,10 @@ class Scan:
             raise errors.ConfigError(
                 f"{self.topic} has no column {unknown[0]!r}; its columns are {', '.join(self.layout.schema.names)}"
             )
-        return Scan(self._source, self.topic, self.layout, self._bounds, self.layout.numbers(columns))
+        return Scan(self._source, self.topic, self.layout, self._bounds, self.layout.numbers(columns), self.found)
 
     def within(self, bounds: Bounds) -> Scan:
-        """Return a scan of the records that are within these bounds, too."""
+        """Return a scan of the records that are within these bounds, too. It is not fixed."""
         return Scan(self._source, self.topic, self.layout, self._bounds & bounds, frozenset(self._wanted))
 
     def fixed(self, consumer: Consumer) -> Scan:
