@@ -462,7 +462,7 @@ def test_error_for_an_invalid_schema_says_what_a_schema_is() -> None:
         ({"type": "record", "name": "R", "fields": [{"type": "int"}]}, "Record field is missing 'name'"),
         ({"type": "record", "name": "R", "fields": None}, "not iterable"),
     ):
-        with pytest.raises(ValueError, match=f"this is not an Avro schema: .*{reason}"):
+        with pytest.raises(ValueError, match=f"it is not an Avro schema: .*{reason}"):
             Avro(unknown)
     for wrong in (pa.schema([]), 5, Path("order.avsc")):
         with pytest.raises(TypeError, match=rf"an Avro schema is a dict or its JSON text, not {type(wrong).__name__}"):

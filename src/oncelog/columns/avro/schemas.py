@@ -122,7 +122,7 @@ def parsed(schema: object) -> Any:
     try:
         return fastavro.parse_schema(plain)
     except (fastavro.schema.SchemaParseException, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is not an Avro schema: {_explained(error)}") from None
+        raise ValueError(f"it is not an Avro schema: {_explained(error)}") from None
 
 
 def _explained(error: Exception) -> str:
