@@ -118,7 +118,12 @@ def test_values_that_cannot_be_read(spark: SparkSession, registry: SchemaRegistr
         "n", from_confluent_avro("value", json.dumps(TIMES), **options, badRecords="null")
     )
     assert [row[1] is None for row in times.orderBy("n").collect()] == [False, True]
-    of_texts = {**options, "subject": "texts-value", "autoRegister": "true"}
+    for other, kind in (("named_struct('id', 1)", "struct<id: int32 not null>"), ("'x'", "string")):
+        wrong = spark.sql(f"select {other} value").select(from_confluent_avro("value", **options))
+        with pytest.raises(Exception, match="MisuseError") as failed:
+            wrong.collect()
+        assert f"reads a column of binary values, not of {kind}" in last_words(failed.value)
+    of_texts: Any = {**options, "subject": "texts-value", "autoRegister": True, "schemaRegistryTimeoutMs": 5000}
     texts = spark.sql("select 'x' text").select(to_confluent_avro("text", '"int"', **of_texts))
     with pytest.raises(Exception, match="MisuseError: to_confluent_avro: "):
         texts.collect()

@@ -10,9 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncelog.protocol.schema_ids import FRAME as FRAME
-from oncelog.protocol.schema_ids import MAGIC as MAGIC
-
 Schemas = Mapping[int | UUID, Any] | Mapping[int, Any] | Callable[[Any], Any]
 """A mapping or a function from an id to its schema. Each id is looked up once. An id in a header may be a GUID."""
 

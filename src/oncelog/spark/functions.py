@@ -30,11 +30,13 @@ __all__ = ["from_confluent_avro", "to_confluent_avro"]
 
 READING: Final = (*REGISTRY_OPTIONS, "badRecords")
 WRITING: Final = (*REGISTRY_OPTIONS, "autoRegister")
+Option = str | int | bool
+"""The value of an option. As in Spark, True is "true"."""
 
 
 @translate_errors
 def from_confluent_avro(
-    column: Column | str, schema: str | None = None, *, subject: str | None = None, **options: str
+    column: Column | str, schema: str | None = None, *, subject: str | None = None, **options: Option
 ) -> Column:
     """Return a column with the values of a binary column: a zero byte, the id of a schema in four bytes, and Avro.
 
@@ -64,11 +66,11 @@ def from_confluent_avro(
 
 
 @translate_errors
-def to_confluent_avro(column: Column | str, schema: str | None = None, *, subject: str, **options: str) -> Column:
+def to_confluent_avro(column: Column | str, schema: str | None = None, *, subject: str, **options: Option) -> Column:
     """Return a binary column with the values of a column as Avro, after a zero byte and the schema's id in four bytes.
 
     `schema` is the JSON text of a schema that is registered for `subject`, or by default the latest one of `subject`.
-    With `autoRegister="true"`, `schema` is registered now; the registry refuses one that is incompatible with earlier
+    With `autoRegister=True`, `schema` is registered now; the registry refuses one that is incompatible with earlier
     ones. The other options are `schemaRegistryUrl` (required) and the other options `schemaRegistry...` of the source.
     A value that does not fit the schema fails the query. Raises MisuseError and SinkError.
     """
@@ -85,10 +87,11 @@ def to_confluent_avro(column: Column | str, schema: str | None = None, *, subjec
 class _Given:
     """The arguments of a function."""
 
-    def __init__(self, function: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(self, function: str, options: Mapping[str, Option], known: tuple[str, ...]) -> None:
         names = {name.lower() for name in known}
         unknown = [name for name in options if name.lower() not in names]
-        self.options = Options(options, known)
+        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+        self.options = Options(texts, known)
         if unknown:
             raise MisuseError(f"{function} has no option {unknown[0]}; its options are {', '.join(known)}")
         self._function = function
@@ -107,6 +110,8 @@ def _decoded(batches: Iterator[pa.Array], form: FieldFormat, kind: pa.DataType, 
 
     reader = form.converter(reading=True, keep_bad=bad != FAIL)
     for batch in batches:
+        if not (pa.types.is_binary(batch.type) or pa.types.is_large_binary(batch.type)):
+            raise MisuseError(f"from_confluent_avro reads a column of binary values, not of {batch.type}")
         found, wrong = as_spark(*reader.decode(batch), kind)
         if wrong and bad == FAIL:
             raise SinkError(

@@ -12,8 +12,9 @@ import pyarrow as pa
 from oncelog.client.serialization.registry import SchemaRegistry
 from oncelog.columns.json_values import Json
 from oncelog.columns.text import Text
-from oncelog.columns.values import FRAME, MAGIC, Format
+from oncelog.columns.values import Format
 from oncelog.errors import ConfigError
+from oncelog.protocol.schema_ids import FRAME, MAGIC
 from oncelog.tables.json_types import type_of
 
 FORMATS = ("auto", "json", "avro", "string", "bytes")

@@ -16,11 +16,7 @@ import numpy as np
 from numba import types
 
 from oncelog.columns.avro import operations as op
-from oncelog.columns.kernels import compiled, copy, pointer, pointing_to, read_varlong
-
-_inlined = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, inline="always")
-"""A part of an interpreter's loop. As a function, it would take three times as long, because of its many parameters."""
-
+from oncelog.columns.kernels import compiled, copy, inlined, pointer, pointing_to, read_varlong
 
 int32s, int64s = pointing_to(types.int32), pointing_to(types.int64)
 _floats, _doubles = pointing_to(types.float32), pointing_to(types.float64)
@@ -238,7 +234,7 @@ def avro_read(
     return op.OK
 
 
-@_inlined
+@inlined
 def _read_number(
     what: int, column: int, columns: Any, lengths: Any, source: Any, pos: int, end: int, result: Any
 ) -> tuple[Any, int]:
@@ -258,7 +254,7 @@ def _read_number(
     return pos, _append_number(columns, lengths, column, what, value)
 
 
-@_inlined
+@inlined
 def _read_bytes(
     what: int, column: int, x: int, y: int, columns: Any, lengths: Any, source: Any, pos: int, end: int, pool: Any,
     result: Any,
@@ -289,7 +285,7 @@ def _read_bytes(
     return pos + size, status
 
 
-@_inlined
+@inlined
 def _read_choice(
     what: int, column: int, x: int, y: int, tables: Any, columns: Any, lengths: Any, source: Any, pos: int, end: int,
     pool: Any, result: Any,
@@ -315,7 +311,7 @@ def _read_choice(
     return pos, 0, _append_bytes(columns, lengths, column, pool, start, stop - start)
 
 
-@_inlined
+@inlined
 def _append_plain(what: int, column: int, x: int, y: int, tables: Any, columns: Any, lengths: Any, result: Any) -> int:
     """Append nulls, or a struct. Return OK or FULL."""
     if what == op.VALID:
@@ -330,7 +326,7 @@ def _append_plain(what: int, column: int, x: int, y: int, tables: Any, columns: 
     return op.OK
 
 
-@_inlined
+@inlined
 def _read_block(may_be_empty: int, empty: int, source: Any, pos: int, end: int, result: Any) -> tuple[Any, Any, int]:
     """Read the number of items in a block of a list. Return it, the position of the items, and OK or why not."""
     count, pos = read_varlong(source, pos)
@@ -345,7 +341,7 @@ def _read_block(may_be_empty: int, empty: int, source: Any, pos: int, end: int, 
     return count, pos, op.BAD_LENGTH if count < 0 or count > end - pos else op.OK
 
 
-@_inlined
+@inlined
 def _may_begin(column: int, depth: int, columns: Any, lengths: Any, result: Any) -> int:
     """Return OK if another list or call may begin, or why not."""
     if depth == op.MOST_DEPTH:
@@ -356,7 +352,7 @@ def _may_begin(column: int, depth: int, columns: Any, lengths: Any, result: Any)
     return op.OK
 
 
-@_inlined
+@inlined
 def _end_list(column: int, columns: Any, lengths: Any) -> None:
     """Append a list of the items since the last one: they are in the next column."""
     if column >= 0:

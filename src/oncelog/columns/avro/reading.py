@@ -14,7 +14,8 @@ from oncelog.columns.avro.programs import Columns, ResolutionError, program
 from oncelog.columns.avro.schemas import Node, column_type
 from oncelog.columns.native import kernel
 from oncelog.columns.signatures import at
-from oncelog.columns.values import FRAME, MAGIC, Bad, bits
+from oncelog.columns.values import Bad, bits
+from oncelog.protocol.schema_ids import FRAME, MAGIC
 
 
 class Run(NamedTuple):

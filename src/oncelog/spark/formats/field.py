@@ -139,8 +139,8 @@ class FieldFormat:
 
         if self.strategy != RECORD and len(topics) != 1:
             raise MisuseError(
-                f"option {self.field}Format=avro: without one topic, set {self.field}Subject (or, for a source, "
-                f"{self.option})"
+                f"option {self.field}Format=avro: unless there is exactly one topic, set {self.field}Subject (or, for "
+                f"a source, {self.option})"
             )
         record = None if self.strategy == TOPIC else self._record()
         return SUBJECTS[self.strategy](SerializationContext("".join(topics[:1]), self.field), record)
