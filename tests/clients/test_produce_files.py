@@ -17,11 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from oncelog import Admin, Consumer
+from oncelog.cli.produce_file import FileOptions, _prepared, _send_once
 from oncelog.faults.proxy import FaultProxy
 from oncelog.protocol.apis import ApiKey
 from oncelog.serialization import AvroDeserializer, SchemaRegistry
@@ -354,6 +356,34 @@ def test_killed_runs_lose_and_repeat_no_row(
         while any(consumer.position(*tp) < end for tp, end in ends.items()):
             seen.update(int(record.key) for record in consumer.poll(1.0))
     assert seen == Counter(range(rows)), (died_at, seen.most_common(3))
+
+
+class Replacing:
+    """The rows of a file. After the first ones, another topic gets the name."""
+
+    def __init__(self, rows: Any, admin: Admin, topic: str) -> None:
+        self._rows, self._admin, self._topic = rows, admin, topic
+        self.rows = rows.rows
+
+    def batches(self, skip: int) -> Iterator[Any]:
+        for number, batch in enumerate(self._rows.batches(skip)):
+            if number == 1:
+                self._admin.delete_topics(self._topic)
+                wait_until(lambda: self._topic not in self._admin.list_topics(), "the topic is gone")
+                self._admin.create_topics(self._topic)
+            yield batch
+
+
+def test_topic_that_is_replaced_during_a_run_is_an_error(
+    admin: Admin, server: Server, name: str, tmp_path: Path
+) -> None:
+    admin.create_topics(name)
+    file = tmp_path / "a.parquet"
+    many_groups(file, 1_500)
+    given = FileOptions(str(file), None, None, None, (), None, None, None, None, False, name)
+    work = _prepared(name, given, None, [])
+    with pytest.raises(click.ClickException, match="the topic was deleted and created again while"):
+        _send_once(server.bootstrap, work._replace(source=Replacing(work.source, admin, name)), name, {})
 
 
 def test_second_run_of_a_name_fences_the_first(

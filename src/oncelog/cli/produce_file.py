@@ -261,10 +261,8 @@ def _send_once(bootstrap: str, work: _Work, name: str, producer_options: Mapping
     # The start of the producer ends the transaction of an earlier run, and fences that run. So its position is final.
     with Producer(bootstrap, {**producer_options, "transactional_id": identity}) as producer:
         producer.partitions_for(work.topic)
+        run = _run(work, _topic_id(bootstrap, work.topic))
         with open_admin(bootstrap) as admin:
-            with existing(work.topic):
-                (known,) = admin.describe_topics(work.topic)
-            run = _run(work, str(known.topic_id))
             before = row = rows_sent(name, run, admin.committed(identity).get(at))
         if before == run.rows:
             with producer.transaction() as transaction:  # renew the position: brokers forget old ones
@@ -283,7 +281,18 @@ def _send_once(bootstrap: str, work: _Work, name: str, producer_options: Mapping
             if isinstance(error, (KeyboardInterrupt, errors.OncelogError)):
                 note(f"{row} of {run.rows} rows are sent; the same command continues there")
             raise
+        if _topic_id(bootstrap, work.topic) != run.topic_id:
+            raise click.ClickException(
+                f"the topic was deleted and created again while {name!r} sent {run.file} to it, so it has the last rows"
+                f" only; delete the topic and group {identity!r}, create the topic, and run the command again"
+            )
         return Sent(row - before, before, producer.metrics().record_retry_total)
+
+
+def _topic_id(bootstrap: str, topic: str) -> str:
+    with open_admin(bootstrap) as admin, existing(topic):
+        (known,) = admin.describe_topics(topic)
+        return str(known.topic_id)
 
 
 def _run(work: _Work, topic_id: str) -> Run:
