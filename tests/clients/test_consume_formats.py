@@ -121,6 +121,15 @@ def test_lone_surrogate_stays_valid_json(tool: Tool, admin: Admin, server: Serve
     assert tool("topic", "consume", name, "-e", "--value-format", "json").splitlines()[1] == r"\ud800"
 
 
+def test_numbers_of_json_keep_their_digits(tool: Tool, admin: Admin, server: Server, name: str) -> None:
+    admin.create_topics(name)
+    values = ['{"a": [12345678901234567.89, {"ü": "x"}], "b": 0.1}', "1E+400", "[-1E-400]", '["1.50", 1.5]']
+    with Producer(server.bootstrap) as producer:
+        for value in values:
+            producer.send(name, value)
+    assert tool("topic", "consume", name, "-e", "--value-format", "json").splitlines() == values
+
+
 def test_keys_and_values_have_formats_of_their_own(tool: Tool, admin: Admin, server: Server, name: str) -> None:
     admin.create_topics(name)
     with Producer(server.bootstrap) as producer:

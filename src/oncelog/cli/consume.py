@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog.cli.common import connected, open_admin, open_cluster
+from oncelog.cli.exact_json import dumped
 from oncelog.cli.lazy import examples
 from oncelog.cli.partition_tailer import (
     BEGINNING,
@@ -300,7 +300,7 @@ def _as_text(item: Decoded) -> bytes:
 
 def _encoded(document: Any) -> bytes:
     """Return JSON in UTF-8. A lone surrogate, which JSON may contain but UTF-8 not, becomes its escape in JSON."""
-    return json.dumps(document, ensure_ascii=False).encode(errors="backslashreplace")
+    return dumped(document).encode(errors="backslashreplace")
 
 
 def as_json(shown: Shown) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from oncelog import errors
+from oncelog.cli.exact_json import Number, exact
 from oncelog.cli.registry_settings import connect, with_registry
 from oncelog.client.types import Headers
 from oncelog.protocol.schema_ids import unframed
@@ -117,7 +118,7 @@ def _decoder(read: Callable[[bytes, Headers], Any]) -> Decoder:
 
 def _json(data: bytes) -> Any:
     """Read JSON, after the schema registry's framing if there is one."""
-    return json.loads(unframed(data))
+    return json.loads(unframed(data), parse_float=exact)
 
 
 _PLAIN: dict[str, Decoder] = {
@@ -128,12 +129,12 @@ _PLAIN: dict[str, Decoder] = {
 
 
 def document(value: Any) -> Any:
-    """Return a decoded value with JSON's types only.
+    """Return a decoded value with JSON's types, and `Number`, only.
 
     Bytes become `{"base64": ...}`, times and dates ISO 8601 texts, and decimals, NaN and infinities texts.
     """
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int() | str() | Number():
             return value
         case float():
             return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")

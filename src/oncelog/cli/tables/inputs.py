@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, cast
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from oncelog.cli.exact_json import exact
 from oncelog.cli.tables.schemas import DocumentTypes
 
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -238,7 +238,7 @@ class LinesInput:
 
     def batches(self, skip: int) -> Iterator[list[dict[str, Any]]]:
         """See `Input`. A number that a float would round is a Decimal."""
-        return self._batches(skip, _exact)
+        return self._batches(skip, exact)
 
     def _batches(self, skip: int, parse_float: Callable[[str], Any]) -> Iterator[list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
@@ -268,18 +268,6 @@ class LinesInput:
         if not isinstance(found, dict):
             raise click.ClickException(f"{self._file.path}: line {number} is not a JSON object")
         return found
-
-
-def _exact(text: str) -> float | Decimal:
-    """Return a number without loss. Raises ValueError for one whose exponent has too many digits."""
-    number = float(text)
-    if repr(number) == text:
-        return number
-    try:
-        exact = Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text[:40]} has too large an exponent") from None
-    return number if exact == Decimal(repr(number)) else exact
 
 
 def _refuse(text: str) -> NoReturn:

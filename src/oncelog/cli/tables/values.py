@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import oncelog.columns  # noqa: F401 first: its error names the missing extra
@@ -13,6 +12,7 @@ import oncelog.columns  # noqa: F401 first: its error names the missing extra
 import click
 import pyarrow as pa
 
+from oncelog.cli.exact_json import dumped
 from oncelog.cli.tables.schemas import avro_schema
 from oncelog.columns.fitting import fitted
 from oncelog.columns.json_values import Json
@@ -98,26 +98,7 @@ class Shape:
 
 def _json_text(value: Any) -> bytes:
     """Return JSON in UTF-8. Lone surrogates become their escapes."""
-    try:
-        text = _dumped(value)
-    except TypeError:  # a decimal is in it
-        text = _with_decimals(value)
-    return text.encode(errors="backslashreplace")
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _with_decimals(value: Any) -> str:
-    match value:
-        case Decimal():
-            return str(value)
-        case dict():
-            return "{" + ",".join(f"{_dumped(name)}:{_with_decimals(item)}" for name, item in value.items()) + "}"
-        case list():
-            return "[" + ",".join(map(_with_decimals, value)) + "]"
-    return _dumped(value)
+    return dumped(value, (",", ":")).encode(errors="backslashreplace")
 
 
 def _readable(kind: pa.DataType) -> bool:
