@@ -57,6 +57,14 @@ def test_union_of_several_types_is_a_struct() -> None:
     assert form.decode(values)[0].to_pylist() == rows
 
 
+def test_type_that_a_union_names_twice_is_read_once() -> None:
+    """Avro forbids it, but fastavro writes it."""
+    union = [{"type": "enum", "name": "E", "symbols": ["A", "B"]}, "int", "E"]
+    found, bad = Avro(record(("u", union), ("x", "int"))).decode(pa.array([b"\0\2\6", b"\4\2\6"]))
+    assert bad == []
+    assert found.to_pylist() == [{"u": members(member0="B"), "x": 3}] * 2
+
+
 def test_columns_may_lack_members_of_a_union() -> None:
     values = Avro(EITHER).encode(pa.array([{"member1": "x"}]))
     assert values.to_pylist() == [data(EITHER, "x")]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.columns.avro import operations as op
-from oncelog.columns.avro.schemas import DURATION, Field, Node, below, default_bytes, named_members
+from oncelog.columns.avro.schemas import DURATION, Field, Node, below, default_bytes
 
 SKIP = -1
 
@@ -226,8 +226,9 @@ class _Compiler:
             self.read(writer, branch, column, path)
             return
         self.program.step(op.VALID, column.index)
-        for (_, member), child in zip(named_members(reader), column.children, strict=True):
-            if member is branch:
+        chosen = reader.members().index(branch)  # a union may name a type again
+        for index, child in enumerate(column.children):
+            if index == chosen:
                 self.read(writer, branch, child, path)
             else:
                 self.nulls(child)
