@@ -65,6 +65,17 @@ def test_type_that_a_union_names_twice_is_read_once() -> None:
     assert found.to_pylist() == [{"u": members(member0="B"), "x": 3}] * 2
 
 
+@pytest.mark.parametrize("kind", [{"type": "enum", "symbols": ["S"]}, record(("f", "int"))])
+def test_branches_of_two_namespaces_are_told_apart(kind: dict[str, Any]) -> None:
+    union = [{**kind, "name": "N", "namespace": space} for space in ("one", "two")]
+    form, other = Avro(union), Avro(union, schemas={1: union[::-1]})
+    for index in (0, 1):
+        (own,) = form.decode(pa.array([varint(index) + b"\0"]))[0].to_pylist()
+        (swapped,) = other.decode(pa.array([b"\0\0\0\0\1" + varint(1 - index) + b"\0"]))[0].to_pylist()
+        assert [name for name, value in own.items() if value is not None] == [f"member{index}"]
+        assert swapped == own
+
+
 def test_columns_may_lack_members_of_a_union() -> None:
     values = Avro(EITHER).encode(pa.array([{"member1": "x"}]))
     assert values.to_pylist() == [data(EITHER, "x")]

@@ -216,7 +216,7 @@ class _Compiler:
     def _member(self, writer: Node, reader: Node, column: Column, path: str) -> None:
         """Read a type as a branch of a union: the one with its name, otherwise the first one of its kind that fits."""
         fitting = [branch for branch in reader.items if _is_same(writer, branch)]
-        branch = min(fitting, key=lambda each: (each.kind != writer.kind, not _is_called(writer, each)), default=None)
+        branch = min(fitting, key=lambda each: _distance(writer, each), default=None)
         if branch is None or (not _is_called(writer, branch) and sum(each.kind == "record" for each in fitting) > 1):
             raise _mismatch(writer, reader, path)
         if branch.kind == "null":
@@ -331,6 +331,11 @@ def _is_same(writer: Node, reader: Node) -> bool:
     if reader.kind == "fixed" and writer.size != reader.size:
         return False
     return reader.kind == "record" or _is_called(writer, reader)
+
+
+def _distance(writer: Node, reader: Node) -> tuple[bool, bool, bool]:
+    """Return how far a branch of a union is from a type: the kind counts most, then the full name, then the name."""
+    return reader.kind != writer.kind, reader.name != writer.name, not _is_called(writer, reader)
 
 
 def _is_called(writer: Node, reader: Node) -> bool:
