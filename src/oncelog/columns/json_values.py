@@ -46,6 +46,9 @@ class Json:
     With `keep_bad`, a value that cannot be read is null, and its bytes are in the column `value_bad` (or `key_bad`).
     """
 
+    threads = True
+    """Whether Arrow's threads share the values of a batch. It takes less time, and a fifth more CPU."""
+
     def __init__(
         self, schema: pa.Schema | pa.DataType | None = None, *, schema_id: int | None = None, keep_bad: bool = False
     ) -> None:
@@ -103,7 +106,7 @@ class Json:
             return pa.chunked_array([], self.type)
         table = pa.json.read_json(
             pa.BufferReader(pa.py_buffer(lines)),
-            pa.json.ReadOptions(block_size=max(BLOCK, int(np.diff(ends).max()) + 1)),
+            pa.json.ReadOptions(self.threads, block_size=max(BLOCK, int(np.diff(ends).max()) + 1)),
             pa.json.ParseOptions(explicit_schema=pa.schema([("v", self._parsed)]), unexpected_field_behavior="ignore"),
         )
         column = table.column("v")

@@ -64,7 +64,9 @@ class FieldFormat:
         try:
             if self.name == "json":
                 schema = None if self.schema is None else parse_ddl(self.schema, self.option)
-                return Json(schema if only is None else only, keep_bad=keep_bad)
+                made = Json(schema if only is None else only, keep_bad=keep_bad)
+                made.threads = False  # other tasks use the other cores
+                return made
             from oncelog.columns.avro.format import Avro
 
             if self.schema is None:
