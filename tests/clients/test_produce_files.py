@@ -414,7 +414,7 @@ def test_interrupted_transaction_leaves_no_row(
     with closing(Terminal(command, tool.env)) as terminal:
         wait_until(lambda: any(each.api is ApiKey.PRODUCE for each in slow.seen), "rows are sent")
         terminal.type(b"\x03")
-        assert terminal.wait() == 130
+        assert terminal.wait() == 130, terminal.raw()[-2000:]
         assert "the transaction is aborted, so none of the rows becomes visible" in terminal.raw()
     records(server, name, 0)
 
@@ -433,7 +433,7 @@ def test_terminal_shows_progress_and_ctrl_c_says_where_it_continues(
         wait_until(lambda: "/60000" in terminal.raw(), "the bar is there")
         wait_until(lambda: position(admin, f"oncelog-produce-{name}") > 0, "a transaction ends")
         terminal.type(b"\x03")
-        assert terminal.wait() == 130
+        assert terminal.wait() == 130, terminal.raw()[-2000:]
         assert "of 60000 rows are sent; the same command continues there" in terminal.raw()
     assert tool.run(*arguments).returncode == 0
     assert [json.loads(each.value)["id"] for each in records(server, name, 60_000)] == list(range(60_000))
