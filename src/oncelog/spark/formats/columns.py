@@ -121,11 +121,13 @@ def as_spark(found: pa.Array | pa.ChunkedArray, bad: list[Bad], kind: pa.DataTyp
     if whole.type == kind:
         return whole, bad
     options = pc.CastOptions(kind, allow_time_truncate=True)
-    wrong = list(_too_far(whole, options, 0))
-    if wrong:
-        left = np.arange(len(whole))
-        whole = whole.take(pa.array(left, mask=np.isin(left, [row for row, _ in wrong])))
-    return whole.cast(options=options), sorted([*bad, *wrong])
+    try:
+        return whole.cast(options=options), bad
+    except pa.ArrowInvalid:
+        wrong = list(_too_far(whole, options, 0))
+    rows = np.arange(len(whole))
+    held = whole.take(pa.array(rows, mask=np.isin(rows, [row for row, _ in wrong])))
+    return held.cast(options=options), sorted([*bad, *wrong])
 
 
 def _too_far(values: pa.Array, options: pc.CastOptions, first: int) -> Iterator[Bad]:
