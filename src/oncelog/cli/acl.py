@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.common import confirm, confirmed, connected, formatted, open_admin, show
+from oncelog.cli.common import Command, confirm, confirmed, connected, formatted, open_admin, show, with_options
 from oncelog.cli.lazy import LazyGroup, examples
 from oncelog.protocol.kinds import AclOperation
 
 if TYPE_CHECKING:
     from oncelog.client.admin.acls import AclBinding, AclBindingFilter
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 COLUMNS = ("resource_type", "pattern_type", "name", "principal", "host", "operation", "permission_type")
 _TYPES = ("topic", "group", "transactional_id", "delegation_token", "user")
@@ -53,9 +52,7 @@ def resources(command: Command) -> Command:
     ]
     options.append(click.option("--cluster", is_flag=True, help="The cluster itself."))
     options.append(click.option("--prefixed", is_flag=True, help="Each NAME is a prefix of names."))
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def _named(given: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -179,6 +179,13 @@ async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
         yield cluster
 
 
+def with_options(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
+    """Add options, or decorators that add some, to a command. `--help` has them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def duration(given: str | int) -> int:
     """Return an ISO 8601 duration such as PT1H in ms, and a default as it is: the `type` of an option."""
     from oncelog.client.records import milliseconds

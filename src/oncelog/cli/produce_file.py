@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from oncelog import errors
-from oncelog.cli.common import existing, open_admin
+from oncelog.cli.common import Command, existing, open_admin, with_options
 from oncelog.cli.log_format import note
 from oncelog.cli.registry_settings import connect, with_registry
 from oncelog.cli.tables import FILE_FORMATS
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from oncelog.cli.tables.position import Run
     from oncelog.cli.tables.progress import Advance
     from oncelog.cli.tables.values import Shape
+    from oncelog.client.admin.blocking import Admin
     from oncelog.client.producer.tables import TableFuture
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Header = tuple[str, bytes | None]
 
 MOST_WAITING = 4
@@ -100,9 +100,7 @@ def with_file(command: Command) -> Command:
             help="Send each row exactly once: a later run with the same NAME and file continues where this one ended.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 class Sent(NamedTuple):
@@ -261,8 +259,8 @@ def _send_once(bootstrap: str, work: _Work, name: str, producer_options: Mapping
     # The start of the producer ends the transaction of an earlier run, and fences that run. So its position is final.
     with Producer(bootstrap, {**producer_options, "transactional_id": identity}) as producer:
         producer.partitions_for(work.topic)
-        run = _run(work, _topic_id(bootstrap, work.topic))
         with open_admin(bootstrap) as admin:
+            run = _run(work, _topic_id(admin, work.topic))
             before = row = rows_sent(name, run, admin.committed(identity).get(at))
         if before == run.rows:
             with producer.transaction() as transaction:  # renew the position: brokers forget old ones
@@ -281,7 +279,9 @@ def _send_once(bootstrap: str, work: _Work, name: str, producer_options: Mapping
             if isinstance(error, (KeyboardInterrupt, errors.OncelogError)):
                 note(f"{row} of {run.rows} rows are sent; the same command continues there")
             raise
-        if _topic_id(bootstrap, work.topic) != run.topic_id:
+        with open_admin(bootstrap) as admin:
+            topic_id = _topic_id(admin, work.topic)
+        if topic_id != run.topic_id:
             raise click.ClickException(
                 f"the topic was deleted and created again while {name!r} sent {run.file} to it, so it has the last rows"
                 f" only; delete the topic and group {identity!r}, create the topic, and run the command again"
@@ -289,8 +289,8 @@ def _send_once(bootstrap: str, work: _Work, name: str, producer_options: Mapping
         return Sent(row - before, before, producer.metrics().record_retry_total)
 
 
-def _topic_id(bootstrap: str, topic: str) -> str:
-    with open_admin(bootstrap) as admin, existing(topic):
+def _topic_id(admin: Admin, topic: str) -> str:
+    with existing(topic):
         (known,) = admin.describe_topics(topic)
         return str(known.topic_id)
 

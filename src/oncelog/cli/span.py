@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
+from oncelog.cli.common import Command
 from oncelog.cli.partition_tailer import BEGINNING, END, STORED, Start
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 NAMED = {"beginning": BEGINNING, "end": END, "stored": STORED}
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from oncelog.cli.client_settings import client_settings
-from oncelog.cli.common import assignments, duration, usage
+from oncelog.cli.common import Command, assignments, duration, usage, with_options
 from oncelog.cli.registry_settings import found_registry, with_registry
 
 if TYPE_CHECKING:
     from oncelog.tables.choosing import Wanted
     from oncelog.tables.query import Query
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -152,9 +149,7 @@ def with_reading(command: Command) -> Command:
         ),
         click.option("--memory", metavar="SIZE", help="DuckDB's memory, such as 2GB. Default: 80 % of the machine's."),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def with_result(command: Command) -> Command:
@@ -194,6 +189,4 @@ def with_result(command: Command) -> Command:
         ),
         click.option("--explain", is_flag=True, help="Only show what would be read of each topic, and DuckDB's plan."),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
