@@ -97,7 +97,6 @@ class OpenOutput:
 
     def __init__(self, path: str, output: Output) -> None:
         self.path = path
-        self.output = output
         self.write = output.write
 
 
@@ -115,8 +114,9 @@ def open_output(path: str, form: str, schema: pa.Schema) -> Iterator[OpenOutput]
             raise click.ClickException(f"another process has just written {path}; run the command again")
         stream.truncate(0)
         try:
-            made = OpenOutput(path, _WRITERS[form](stream, schema))
-            with _closed_at_end(made.output):
+            output = _WRITERS[form](stream, schema)
+            made = OpenOutput(path, output)
+            with _closed_at_end(output):
                 yield made
         except (ValueError, TypeError, pa.ArrowException) as error:
             os.unlink(unfinished)

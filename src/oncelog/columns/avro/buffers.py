@@ -54,20 +54,18 @@ class Buffers:
             return pa.Array.from_buffers(
                 kind, rows, [valid], children=[self._array(child) for child in column.children]
             )
+        ends = None if part.ends is None else pa.py_buffer(part.ends[: rows + 1])
         if t.is_list(kind):
-            ends = pa.py_buffer(part.ends[: rows + 1])
             return pa.Array.from_buffers(kind, rows, [valid, ends], children=[self._array(column.children[0])])
         if t.is_map(kind):
-            ends = pa.py_buffer(part.ends[: rows + 1])
             keys, items = (self._array(child) for child in column.children)
             pairs = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
             return pa.Array.from_buffers(kind, rows, [valid, ends], children=[pairs])
         data = part.data[:used]
         if t.is_boolean(kind):
             data = np.packbits(data, bitorder="little")
-        if part.ends is None:
-            return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(data)])
-        return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(part.ends[: rows + 1]), pa.py_buffer(data)])
+        middle = [] if ends is None else [ends]
+        return pa.Array.from_buffers(kind, rows, [valid, *middle, pa.py_buffer(data)])
 
 
 class _Part:
